@@ -1,0 +1,66 @@
+# make lab     JupyterLab on the tour           make test      every test this machine can run
+# make demo    real ranks, timed and compared   make sanitize  native tests under address, undefined, thread
+# make build   the package, editable            make bench     side-by-side benchmarks    make fuzz   1 M broken files
+#
+# Needs python3 >= 3.10, a C++20 compiler and make; all else is installed into $(VENV). Re-running rebuilds only what changed.
+# Variables: PYTHON, VENV, LAB_ARGS (say "--no-browser --port 8899"), DEMO_ARGS, TEST_ARGS, FUZZ_INPUTS.
+
+PYTHON ?= python3
+VENV ?= .venv
+LAB_ARGS ?=
+DEMO_ARGS ?= --out out
+TEST_JOBS ?= 2
+TEST_ARGS ?=
+FUZZ_INPUTS ?= 1000000
+SANITIZERS ?= address undefined thread
+
+BIN := $(VENV)/bin
+DEPS := $(VENV)/.ccl_lab_deps
+BUILT := $(VENV)/.ccl_lab_built
+NATIVE := $(shell find native -type f \( -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name 'CMakeLists.txt' -o -name '*.cmake' \))
+
+.PHONY: lab demo test build bench clean fuzz sanitize
+.DEFAULT_GOAL := build
+
+build: $(BUILT)
+
+$(BIN)/python:
+	@PYTHON="$(PYTHON)" sh tools/make_venv.sh "$(VENV)"
+
+$(DEPS): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group build
+	@touch $@
+
+# The build directory is kept, so that a second run compiles only what changed.
+$(BUILT): $(DEPS) $(NATIVE)
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -e ".[lab,test,dev]"
+	@touch $@
+
+lab: build
+	$(BIN)/ccl-lab lab $(LAB_ARGS)
+
+demo: build
+	$(BIN)/ccl-lab demo $(DEMO_ARGS)
+
+test: build
+	$(BIN)/python -m pytest -q -n $(TEST_JOBS) --dist loadfile --expected-skips tests/expected_skips.txt $(TEST_ARGS)
+
+bench: build
+	$(BIN)/python -m bench
+
+fuzz: build
+	$(BIN)/python -m tests.fuzz --inputs $(FUZZ_INPUTS)
+
+sanitize: $(DEPS)
+	@for kind in $(SANITIZERS); do \
+	  echo "== native tests under the $$kind sanitizer"; \
+	  PATH="$(abspath $(BIN)):$$PATH" cmake -S native -B build/sanitize-$$kind -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+	    -DCCL_LAB_SANITIZE=$$kind -DCCL_LAB_TESTS=ON -DCCL_LAB_BIND=OFF >/dev/null && \
+	  PATH="$(abspath $(BIN)):$$PATH" cmake --build build/sanitize-$$kind && \
+	  PATH="$(abspath $(BIN)):$$PATH" ctest --test-dir build/sanitize-$$kind --output-on-failure || exit 1; \
+	done
+
+clean:
+	rm -rf build dist out .pytest_cache .ruff_cache .hypothesis .import_linter_cache $(BUILT)
+	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -1,0 +1,34 @@
+"""Runs benchmarks by name; see the package."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from pathlib import Path
+
+from .record import save
+
+BENCHMARKS = ("trace_overhead", "start_up", "simulated_against_measured")
+
+
+def main() -> int:
+    """Runs those named (default: all) and prints one line each."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Side-by-side benchmarks.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
+    parser.add_argument(
+        "--out", type=Path, default=Path(__file__).parent / "records", help="folder of the records"
+    )
+    arguments = parser.parse_args()
+    unknown = set(arguments.names) - set(BENCHMARKS)
+    if unknown:
+        parser.error(f"unknown benchmark {sorted(unknown)[0]!r}; known: {', '.join(BENCHMARKS)}")
+    for name in arguments.names or BENCHMARKS:
+        facts = importlib.import_module(f"bench.{name}").run()
+        path = save(name, facts, arguments.out)
+        print(f"{name}: {facts['summary']}\n  -> {path}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

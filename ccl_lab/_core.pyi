@@ -1,0 +1,50 @@
+# ccl_lab/_core.pyi — the compiled module as Python sees it (nanobind). Errors: native Status -> the class of ccl_lab.errors (code -> ShapeError, OpTimeout, AbortedError, PeerLostError …) with rank/nic/op_id attributes set.
+import numpy as np
+
+class Segment:                      # another rank's (or one's own) shared memory, e.g. mapped by the notebook process
+    @staticmethod
+    def open(pid: int, fd: int) -> "Segment": ...
+    rank: int; n_ranks: int
+    def drain_spans(self, max_spans: int = 65536) -> np.ndarray: ...   # structured SPAN_DTYPE (bytes copied out), consumes
+    def dropped_spans(self) -> int: ...
+    def abort(self, code: int, reason: str, culprit: int) -> bool: ... # first reason wins; True if it was the first
+    def set_nic(self, nic: int, bytes_per_s: int, up: bool) -> None: ...
+    def nic_counters(self) -> np.ndarray: ...                          # u64[n_nics, 2] tx, rx bytes
+    def status(self) -> dict: ...                                      # coll_id, state, heartbeat, aborted
+    def view(self, offset: int, nbytes: int) -> np.ndarray: ...        # u8 view of arena memory (keeps Segment alive)
+
+class Engine:                       # one rank
+    def __init__(self, rank: int, node_of: np.ndarray, *, n_channels: int = 64, n_nics: int = 1, arena_bytes: int = 1 << 36, trace_spans: int = 65536, spin_us: int = 20, doorbell_dir: str = "", transport: str = "auto", ranks_on_host: int = 0) -> None: ...
+    pid: int; segment_fd: int; doorbell: str
+    def attach_peer(self, peer: int, pid: int, segment_fd: int, doorbell: str) -> None: ...     # same-node peers
+    def add_connection(self, peer: int, nic: int, peer_nic: int, index: int, fd: int) -> None: ...  # takes over the descriptor
+    def connected(self, peer: int, nic: int, peer_nic: int) -> bool: ...
+    def set_nic(self, nic: int, bytes_per_s: int, up: bool = True) -> None: ...                 # only on the node leader's segment
+    def empty(self, nbytes: int) -> tuple[int, np.ndarray]: ...          # (arena offset, u8 array view); memory returns to the arena when the array dies; 64-byte aligned, 4096 for >= 4096
+    def arena_offset_of(self, address: int, nbytes: int) -> int: ...     # -1: not registered memory
+    def compile(self, arrays: dict[str, object]) -> "Program": ...       # see below; validates everything, raises BoundsError/UsageError
+    def start(self, program: "Program", input: np.ndarray | None, output: np.ndarray | None, *, coll_id: int, timeout_s: float) -> "Work": ...   # contiguous u8 views; registered memory (arena) required; scratch is taken from the arena and cached with the program
+    def abort(self, code: int, reason: str, culprit: int) -> None: ...
+    def reset(self, epoch: int) -> None: ...
+    def drain_spans(self, max_spans: int = 65536) -> np.ndarray: ...
+    def memory(self) -> dict[str, int]: ...                              # arena used/peak, segment, connections, programs
+    def close(self) -> None: ...                                         # idempotent; stops the progress thread
+
+# compile(arrays): keys: collective u8, dtype u8, redop u8, plan_hash u64, count u64 (elements per block; for the READY check), input_bytes, output_bytes, scratch_bytes, output_elements (for avg), n_ranks_avg,
+#  alias: 0 none / 1 input lives in output at alias_offset / 2 output lives in input at alias_offset,  n_channels,
+#  op arrays (len = ops of this rank, program order): op_id i32, kind u8, channel i32, peer i32, sig_channel i32, value i64, step i32, dst_buf u8, dst_offset u64, nbytes u64, src_begin i32, src_count i32, nic u16, peer_nic u16, arg i32
+#  source arrays: src_rank i32, src_buf u8, src_offset u64
+#  ready_to i32[]: peers that access this rank's memory or counters (they need our READY); the peers we need READY from follow from the ops.
+
+class Program: ...
+class Work:
+    def wait(self, timeout_s: float = -1.0) -> bool: ...                 # GIL released; True when ended; raises the op's error if it failed
+    def done(self) -> bool: ...
+    def error(self) -> Exception | None: ...
+    def cancel(self, reason: str) -> None: ...
+    begin_ns: int; end_ns: int
+
+def reduce(dtype: int, redop: int, dst: np.ndarray, srcs: list[np.ndarray]) -> None: ...     # u8 views; for tests and peers
+def now_ns() -> int: ...
+def build_info() -> dict: ...
+# simulator functions are bound by bind_sim(m) (native/bind/sim.cpp, simulator engineer)

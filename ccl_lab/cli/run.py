@@ -1,0 +1,127 @@
+"""`plan`, `simulate`, `run` and `demo`: one collective on the command line.
+
+Is not: a benchmark harness (bench/ is): `run` times what a person asked for once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from typing import Any
+
+from ..errors import UsageError
+from .arguments import add_collective_arguments, plan_from, print_result, result
+
+
+def add_commands(commands: Any) -> None:
+    plan = commands.add_parser("plan", help="plan and prove a schedule; print it with the reasons")
+    add_collective_arguments(plan)
+    plan.add_argument("--out", metavar="FILE", help="save the schedule (.ccl binary, .txt text)")
+    plan.add_argument("--text", action="store_true", help="print every op")
+    plan.set_defaults(run=run_plan)
+
+    simulate = commands.add_parser("simulate", help="time a schedule on modelled links")
+    add_collective_arguments(simulate)
+    simulate.add_argument("--out", metavar="FILE", help="save the trace (.pftrace .json .arrow .parquet)")
+    simulate.set_defaults(run=run_simulate)
+
+    run = commands.add_parser("run", help="run a schedule among real rank processes of this machine")
+    add_collective_arguments(run)
+    run.add_argument("--out", metavar="FILE", help="save the trace of the last iteration")
+    run.add_argument(
+        "--iterations",
+        type=int,
+        default=1,
+        metavar="N",
+        help="timed runs; the median is reported (default: 1)",
+    )
+    run.add_argument("--warmup", type=int, default=1, metavar="N", help="runs before them (default: 1)")
+    run.add_argument("--transport", help="auto, shm or tcp")
+    run.add_argument("--no-check", action="store_true", help="do not compare the results with the reference")
+    run.set_defaults(run=run_run)
+
+    demo = commands.add_parser(
+        "demo", help="8 ranks on 2 nodes x 4 NICs: simulated beside measured, demo.html, demo.pftrace"
+    )
+    demo.add_argument("--out", default="out", metavar="DIR", help="where the files go (default: %(default)s)")
+    demo.add_argument("--bytes", default="64MiB", metavar="SIZE", help="message size (default: %(default)s)")
+    demo.add_argument("--json", action="store_true", help="print exactly one JSON object")
+    demo.set_defaults(run=run_demo)
+
+
+def run_plan(arguments: argparse.Namespace) -> int:
+    topology, schedule = plan_from(arguments)
+    if arguments.out:
+        schedule.save(arguments.out)
+    if arguments.json:
+        facts = {
+            "op": schedule.collective,
+            "algorithm": schedule.algorithm,
+            "ranks": schedule.n_ranks,
+            "nodes": topology.n_nodes,
+            "bytes": schedule.nbytes,
+            "dtype": schedule.dtype,
+            "channels": schedule.n_channels,
+            "parts": schedule.parts,
+            "ops": len(schedule.ops),
+            "proved": True,
+            "reasons": list(schedule.reasons),
+            "schedule": schedule.digest,
+        }
+        print_result(facts, True)
+        return 0
+    print(schedule.text() if arguments.text else repr(schedule))
+    for reason in schedule.reasons:
+        print(f"  {reason}")
+    return 0
+
+
+def run_simulate(arguments: argparse.Namespace) -> int:
+    from ..simulator import simulate
+
+    topology, schedule = plan_from(arguments)
+    trace = simulate(schedule, topology)
+    if arguments.out:
+        trace.save(arguments.out)
+    print_result(result(schedule, topology, trace, "simulated"), arguments.json)
+    return 0
+
+
+def run_run(arguments: argparse.Namespace) -> int:
+    from ..engine import World
+
+    if arguments.iterations < 1 or arguments.warmup < 0:
+        raise UsageError("--iterations must be 1 or more, --warmup 0 or more.")
+    topology, schedule = plan_from(arguments)
+    options = {"transport": arguments.transport} if arguments.transport else {}
+    with World(topology, **options) as world:
+        if not arguments.no_check:
+            first = world.start(schedule)
+            first.wait()
+            first.check()
+        for _ in range(arguments.warmup):
+            world.run(schedule)
+        traces = [world.run(schedule) for _ in range(arguments.iterations)]
+    times = sorted(trace.time_us for trace in traces)
+    median = min(traces, key=lambda trace: abs(trace.time_us - statistics.median_low(times)))
+    values = result(schedule, topology, median, "measured")
+    values |= {
+        "time_us_min": times[0],
+        "time_us_p99": times[min(len(times) - 1, int(0.99 * len(times)))],
+        "iterations": len(times),
+        "checked": not arguments.no_check,
+        "drops": int(median.meta.get("drops", 0)),
+    }
+    if arguments.out:
+        traces[-1].save(arguments.out)
+    print_result(values, arguments.json)
+    return 0
+
+
+def run_demo(arguments: argparse.Namespace) -> int:
+    from .. import demo
+
+    rows = demo.run(arguments.out, nbytes=arguments.bytes, quiet=arguments.json)
+    if arguments.json:
+        print_result({"rows": rows, "out": arguments.out}, True)
+    return 0 if all(row["bitwise_equal"] for row in rows) else 1

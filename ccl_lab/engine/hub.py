@@ -1,0 +1,255 @@
+"""The star that holds a job together off the data path: one hub, one spoke per rank.
+
+Is: join, all-gather of small facts, first-reason-wins abort, and notice of lost ranks, over framed sockets. The hub lives
+in the notebook process (World) or in rank 0 (init). Is not: the data path, nor a store that outlives the job.
+Invariants: the first abort of an epoch is the one every rank hears; a lost rank is told to all others once.
+
+    spoke → hub   join{card}  gather{name, value}  abort{error}  leave{}          and whatever the owner handles
+    hub → spoke   cards{cards} gathered{name, values} abort{error}                 and whatever the owner sends
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import struct
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import AbortedError, CclError, ConnectError, OpTimeout, PeerLostError, from_wire
+from . import wire
+
+Message = dict[str, Any]
+SEND_TIMEOUT_S = 20
+
+
+class Hub:
+    """Serves `n_ranks` spokes; `handle(rank, message, blob)` gets what the hub itself does not know.
+
+    `on_lost(rank)` returns the error the others are to raise. All callbacks run on the hub's thread.
+    """
+
+    def __init__(self, n_ranks: int, handle: Callable[[int, Message, bytes], None] | None = None,
+                 on_lost: Callable[[int], CclError] | None = None) -> None:  # fmt: skip
+        self.n_ranks, self._handle, self._on_lost = n_ranks, handle, on_lost
+        self._sockets: dict[int, socket.socket] = {}
+        self._locks: dict[int, threading.Lock] = {}
+        self._gathers: dict[str, dict[int, Any]] = defaultdict(dict)
+        self._left: set[int] = set()
+        self.lost: set[int] = set()
+        self._gone = threading.Condition()
+        self._aborted = False
+        self._closed = False
+        self._selector = selectors.DefaultSelector()
+        self._wake_r, self._wake_w = socket.socketpair()
+        self._selector.register(self._wake_r, selectors.EVENT_READ, -1)
+        self._thread = threading.Thread(target=self._serve, name="ccl_lab-hub", daemon=True)
+        self._thread.start()
+
+    def add(self, rank: int, sock: socket.socket) -> None:
+        """Takes over the connected (and authenticated) socket of `rank`; thread-safe."""
+        if rank in self._sockets or not 0 <= rank < self.n_ranks:
+            sock.close()
+            raise ConnectError(f"rank {rank} joined twice, or is not one of {self.n_ranks}.", rank=rank)
+        # A rank that is stopped must not stop the hub: a send that waits this long gives the rank up.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_TIMEOUT_S, 0))
+        self._locks[rank] = threading.Lock()
+        self._sockets[rank] = sock
+        self._selector.register(sock, selectors.EVENT_READ, rank)
+        self._wake()
+
+    def _wake(self) -> None:
+        try:
+            self._wake_w.send(b"x")
+        except OSError:
+            pass
+
+    def send(self, rank: int, message: Message, blob: bytes = b"") -> bool:
+        """Sends to one rank; False if it is gone."""
+        sock = self._sockets.get(rank)
+        if sock is None or rank in self.lost:
+            return False
+        try:
+            with self._locks[rank]:
+                wire.send(sock, message, blob)
+            return True
+        except OSError:
+            return False
+
+    def broadcast(self, message: Message, blob: bytes = b"") -> None:
+        """Sends to every rank that is there."""
+        for rank in list(self._sockets):
+            self.send(rank, message, blob)
+
+    def abort(self, error: CclError) -> bool:
+        """Tells every rank to stop with `error`; False if an earlier reason was told in this epoch."""
+        if self._aborted:
+            return False
+        self._aborted = True
+        self.broadcast({"t": "abort", "error": error.to_wire()})
+        return True
+
+    def new_epoch(self) -> None:
+        """After a reset of all ranks: the next abort counts again."""
+        self._aborted = False
+
+    def wait_left(self, timeout_s: float) -> bool:
+        """True when every rank has said goodbye or is gone."""
+        with self._gone:
+            return self._gone.wait_for(lambda: len(self._left | self.lost) >= len(self._sockets), timeout_s)
+
+    def _serve(self) -> None:
+        while not self._closed:
+            try:
+                ready = self._selector.select()
+            except OSError:
+                return
+            for key, _ in ready:
+                if key.data == -1:
+                    self._wake_r.recv(4096)
+                    continue
+                self._read(key.data, key.fileobj)  # type: ignore[arg-type]
+
+    def _read(self, rank: int, sock: socket.socket) -> None:
+        try:
+            message, blob = wire.receive(sock)
+        except (ConnectError, OSError):
+            self._selector.unregister(sock)
+            self._lose(rank)
+            return
+        self._dispatch(rank, message, blob)
+
+    def _lose(self, rank: int) -> None:
+        with self._gone:
+            self.lost.add(rank)
+            self._gone.notify_all()
+        self._sockets[rank].close()
+        if self._closed or rank in self._left:
+            return
+        error = self._on_lost(rank) if self._on_lost else PeerLostError(f"rank {rank} left or died.", rank=rank)
+        self.abort(error)
+
+    def _dispatch(self, rank: int, message: Message, blob: bytes) -> None:
+        kind = message.get("t")
+        if kind == "gather":
+            name = str(message["name"])
+            self._gathers[name][rank] = message["value"]
+            if len(self._gathers[name]) == self.n_ranks:
+                values = self._gathers.pop(name)
+                self.broadcast({"t": "gathered", "name": name, "values": [values[r] for r in range(self.n_ranks)]})
+        elif kind == "abort":
+            self.abort(from_wire(message["error"]))
+        elif kind == "leave":
+            with self._gone:
+                self._left.add(rank)
+                self._gone.notify_all()
+        elif self._handle:
+            self._handle(rank, message, blob)
+
+    def close(self) -> None:
+        """Closes every socket; spokes see end of file."""
+        if self._closed:
+            return
+        self._closed = True
+        self._wake()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout=5)
+        for sock in [*self._sockets.values(), self._wake_r, self._wake_w]:
+            sock.close()
+        self._selector.close()
+
+
+class Spoke:
+    """A rank's end of the star. `on_abort(error)` and `handle(message, blob)` run on the spoke's thread; `on_lost()` too,
+    when the hub is gone."""
+
+    def __init__(self, sock: socket.socket, *, on_abort: Callable[[CclError], None], on_lost: Callable[[], None],
+                 handle: Callable[[Message, bytes], None] | None = None) -> None:  # fmt: skip
+        self._sock, self._on_abort, self._on_lost, self._handle = sock, on_abort, on_lost, handle
+        self._lock = threading.Lock()
+        self._changed = threading.Condition()
+        self._gathered: dict[str, list[Any]] = {}
+        self._aborted: CclError | None = None
+        self._closed = self.lost = False
+        self._thread = threading.Thread(target=self._serve, name="ccl_lab-spoke", daemon=True)
+
+    def start(self) -> None:
+        """Begins to read."""
+        self._thread.start()
+
+    def send(self, message: Message, blob: bytes = b"") -> None:
+        """Sends one message; silently nothing once the hub is gone (`on_lost` has been told)."""
+        try:
+            with self._lock:
+                wire.send(self._sock, message, blob)
+        except OSError:
+            pass
+
+    def abort(self, error: CclError) -> None:
+        """Asks the hub to stop everybody with `error`, if it is the first reason."""
+        self.send({"t": "abort", "error": error.to_wire()})
+
+    def gather(self, name: str, value: Any, timeout_s: float) -> list[Any]:
+        """Everybody's `value`, by rank; all ranks must call it with the same `name`, each name once.
+
+        Raises OpTimeout if not all did in time, or the error that ended the job meanwhile.
+        """
+        self.send({"t": "gather", "name": name, "value": value})
+        with self._changed:
+            done = self._changed.wait_for(lambda: name in self._gathered or self._aborted or self.lost, timeout_s)
+            if name in self._gathered:
+                return self._gathered.pop(name)
+            if self._aborted:
+                raise self._aborted
+        if done:
+            raise PeerLostError(f"the hub of this job is gone while ranks exchanged {name!r}.")
+        raise OpTimeout(f"not all ranks took part in {name!r} within {timeout_s:g} s. Did every rank start, with the same world size?")
+
+    def clear_abort(self) -> None:
+        """After a reset: gathers work again."""
+        with self._changed:
+            self._aborted = None
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                message, blob = wire.receive(self._sock)
+            except (ConnectError, OSError):
+                break
+            if message.get("t") == "gathered":
+                with self._changed:
+                    self._gathered[message["name"]] = message["values"]
+                    self._changed.notify_all()
+            elif message.get("t") == "abort":
+                error = from_wire(message["error"])
+                with self._changed:
+                    self._aborted = error
+                    self._changed.notify_all()
+                self._on_abort(error)
+            elif self._handle:
+                self._handle(message, blob)
+        with self._changed:
+            self.lost = True
+            self._changed.notify_all()
+        if not self._closed:
+            self._on_lost()
+
+    def close(self, *, leave: bool = True) -> None:
+        """Says goodbye, so that the others do not take it for a death."""
+        if self._closed:
+            return
+        self._closed = True
+        if leave:
+            self.send({"t": "leave"})
+        try:
+            self._sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+        self._sock.close()
+
+
+def cancelled(reason: str, who: str) -> AbortedError:
+    """The error of a deliberate cancel."""
+    return AbortedError(f"cancelled: {reason} (set by {who}).")

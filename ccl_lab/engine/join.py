@@ -1,0 +1,221 @@
+"""Joins the job of a launcher (torchrun, mpirun, srun, or CCL_LAB_RANK by hand): what stands behind `ccl_lab.init()`.
+
+Is: rendezvous with rank 0, the hosts' facts exchanged, one Member. Is not: the collectives (communicator).
+Invariants: every connection proves the job's secret; on one host the secret passes through a file only this user can
+read, removed as soon as all have joined; across hosts CCL_LAB_SECRET must be set.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import socket
+import stat
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import config
+from ..errors import CclError, ConnectError, OpTimeout, UsageError
+from ..topo import Topology, discover
+from . import wire
+from .acceptor import Acceptor
+from .hub import Hub, Spoke
+from .member import Member, Options
+from .status import code_of
+
+log = logging.getLogger("ccl_lab.engine")
+
+
+class Job:
+    """This process's part in a job: its Member and, on rank 0, the hub all others dial.
+
+    Raises UsageError outside a launcher, ConfigError for contradictory settings, ConnectError or OpTimeout if the job
+    does not come together within CCL_LAB_START_TIMEOUT.
+    """
+
+    def __init__(self, options: Options) -> None:
+        config.check_environment()
+        launch = config.launch()
+        if launch is None:
+            raise UsageError("ccl_lab.init() found no launcher: start the ranks with torchrun, mpirun or srun, or set CCL_LAB_RANK, "
+                             "CCL_LAB_WORLD_SIZE and CCL_LAB_RENDEZVOUS. In a notebook use ccl_lab.World(topology).")  # fmt: skip
+        self.rank, self.size = launch.rank, launch.world_size
+        self._deadline = time.monotonic() + options.start_timeout_s
+        self._hub: Hub | None = None
+        self._acceptor: Acceptor | None = None
+        self._meeting = _Meeting(launch, config.get("secret"))
+        self.member: Member | None = None  # type: ignore[assignment]
+        try:
+            self._spoke = Spoke(self._reach_hub(launch), on_abort=self._abort, on_lost=self._hub_lost)
+            self._spoke.start()
+            topology, addresses = self._exchange_hosts(options)
+            self.member: Member = Member(self.rank, topology, self._spoke, self._secret, options, addresses)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            if self.rank == 0:
+                self._meeting.forget()
+
+    def _reach_hub(self, launch: config.Launch) -> socket.socket:
+        if launch.rank:
+            return self._dial_hub(launch)
+        self._hub = Hub(launch.world_size)
+        ours, theirs = socket.socketpair()
+        self._hub.add(0, ours)
+        self._secret = self._meeting.secret()
+        address = (launch.host or "127.0.0.1", launch.port)
+        self._acceptor = Acceptor([address], self._secret, lambda _, hello, sock: self._admit(hello, sock))
+        self._meeting.publish(self._acceptor.addresses[0], self._secret)
+        return theirs
+
+    def _admit(self, hello: wire.Hello, sock: socket.socket) -> None:
+        assert self._hub
+        if hello.purpose != wire.CONTROL:
+            raise ConnectError(f"rank {hello.rank} dialled the rendezvous for data.", rank=hello.rank)
+        self._hub.add(hello.rank, sock)
+
+    def _dial_hub(self, launch: config.Launch) -> socket.socket:
+        error: CclError | None = None
+        while time.monotonic() < self._deadline:
+            try:
+                address, self._secret = self._meeting.find(launch)
+                return wire.dial(address, "", wire.Hello(launch.rank, 0, 0, 0, wire.CONTROL), self._secret, 5.0)
+            except (ConnectError, OSError, ValueError) as caught:
+                error = caught if isinstance(caught, CclError) else ConnectError(str(caught))
+                time.sleep(0.02)
+        raise OpTimeout(f"rank {launch.rank} of {launch.world_size} did not reach rank 0 ({launch.launcher}) in time: {error} Is rank 0 "
+                        "running? Across hosts set CCL_LAB_SECRET and CCL_LAB_RENDEZVOUS=host:port.", rank=0)  # fmt: skip
+
+    def _exchange_hosts(self, options: Options) -> tuple[Topology, list[str]]:
+        """Which ranks share a host, and the NICs of each."""
+        machine = discover()
+        nics = _nics_with_addresses(machine)
+        mine = {"host": _host_id(), "name": machine.host, "nics": [(name, rate) for name, rate, _ in nics]}
+        cards: list[dict[str, Any]] = self._spoke.gather("hosts", mine, max(self._deadline - time.monotonic(), 0.1))
+        hosts = list(dict.fromkeys(card["host"] for card in cards))
+        node_of = np.array([hosts.index(card["host"]) for card in cards], np.int32)
+        per_node = [next(card for card in cards if card["host"] == host)["nics"] for host in hosts]
+        n_nics = min(len(nics_) for nics_ in per_node)
+        if len(hosts) == 1:  # rails inside one host are only for transport="tcp", over loopback
+            nics, per_node, n_nics = [("lo", 40.0, "127.0.0.1")], [[("lo", 40.0)]], 1
+        if n_nics == 0:
+            raise ConnectError("a host of this job has no NIC with an address that is up; see ccl-lab doctor, or set CCL_LAB_NICS.")
+        rates = [round(rate * 1.25e8) for nics_ in per_node for _, rate in nics_[:n_nics]]
+        topology = Topology(name="job", node_of=node_of, nics_per_node=n_nics, nic_bytes_per_s=rates, nic_latency_ps=50_000_000,  # type: ignore[arg-type]
+                            fabric_bytes_per_s=8_000_000_000, fabric_latency_ps=2_000_000, local_bytes_per_s=8_000_000_000,  # type: ignore[arg-type]
+                            emulated=False, nic_names=tuple(name for nics_ in per_node for name, _ in nics_[:n_nics]),
+                            sources={"nic_gbits_per_s": "speed in /sys/class/net", "others": "assumption"})  # fmt: skip
+        return topology, [address for _, _, address in nics[:n_nics]]
+
+    def _abort(self, error: CclError) -> None:
+        if self.member:
+            self.member.engine.abort(code_of(error), str(error), error.rank)
+
+    def _hub_lost(self) -> None:
+        if self.member:
+            self.member.engine.abort(code_of(ConnectError("")), "rank 0, which holds the job together, is gone.", 0)
+
+    def new_epoch(self) -> None:
+        """On rank 0: after a reset of all ranks, aborts count again."""
+        if self._hub:
+            self._hub.new_epoch()
+
+    def close(self) -> None:
+        """Leaves the job: the spoke says goodbye, rank 0 ends the hub when all have left or after a second."""
+        if self.member:
+            self.member.close()
+        if getattr(self, "_spoke", None):
+            self._spoke.close()
+        if self._acceptor:
+            self._acceptor.close()
+        if self._hub:
+            self._hub.wait_left(1.0)
+            self._hub.close()
+        self._hub = self._acceptor = None
+
+
+class _Meeting:
+    """How ranks of one host find rank 0's address and secret: a file named after the job, readable by this user alone."""
+
+    def __init__(self, launch: config.Launch, secret: str | None) -> None:
+        self._given = hashlib.sha256(secret.encode()).digest() if secret else None
+        name = f"{launch.host}-{launch.port}" if launch.port else f"{launch.launcher}-{os.getppid()}"
+        self._path = _private_directory() / hashlib.sha256(name.encode()).hexdigest()[:24]
+
+    def secret(self) -> bytes:
+        return self._given or wire.new_secret()
+
+    def publish(self, address: tuple[str, int], secret: bytes) -> None:
+        self._path.unlink(missing_ok=True)
+        temporary = self._path.with_suffix(f".{os.getpid()}")
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(fd, "w") as file:
+            file.write(f"{address[0]} {address[1]} {secret.hex() if self._given is None else '-'}")
+        temporary.rename(self._path)
+
+    def find(self, launch: config.Launch) -> tuple[tuple[str, int], bytes]:
+        if self._given and launch.port:
+            return (launch.host, launch.port), self._given
+        host, port, secret = self._path.read_text().split()
+        return (host, int(port)), self._given or bytes.fromhex(secret)
+
+    def forget(self) -> None:
+        self._path.unlink(missing_ok=True)
+
+
+def _private_directory() -> Path:
+    """A directory only this user can enter; ConnectError if someone else made it."""
+    path = Path(tempfile.gettempdir()) / f"ccl_lab-{os.getuid()}"
+    path.mkdir(mode=0o700, exist_ok=True)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise ConnectError(f"{path} must be a directory of this user with mode 700: it holds secrets. Remove it, or set CCL_LAB_SECRET.")
+    return path
+
+
+def _host_id() -> str:
+    """Equal for processes that can share memory: same boot of the same kernel, same host name."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        boot = ""
+    return f"{socket.gethostname()} {boot}"
+
+
+def _nics_with_addresses(machine: Any) -> list[tuple[str, float, str]]:
+    """(name, Gb/s, address) of the NICs to use, in the order of CCL_LAB_NICS where it is set."""
+    wanted = [word.strip() for word in config.get("nics").split(",") if word.strip()]
+    found = []
+    for nic in machine.usable_nics():
+        address = _ipv4_of(nic.name)
+        if address and (not wanted or nic.name in wanted or address in wanted):
+            found.append((nic.name, nic.gbits_per_s or 1.0, address))
+    return found
+
+
+def _ipv4_of(name: str) -> str:
+    """The IPv4 address of an interface; "" if it has none."""
+    import fcntl
+    import struct
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        try:
+            answer = fcntl.ioctl(sock.fileno(), 0x8915, struct.pack("256s", name.encode()[:15]))  # SIOCGIFADDR
+        except OSError:
+            return ""
+    return socket.inet_ntoa(answer[20:24])
+
+
+def join(transport: str | None = None, timeout: Any = None) -> Job:
+    """Joins with explicit arguments over the environment's."""
+    chosen = config.get("transport", transport)
+    if chosen not in ("auto", "shm", "tcp"):
+        raise UsageError(f"transport {chosen!r} is unknown: expected 'auto', 'shm' or 'tcp'.")
+    return Job(Options(transport=chosen, trace_spans=config.get("trace_spans"), spin_us=config.get("spin_us"),
+                       timeout_s=config.get("timeout", timeout), start_timeout_s=config.get("start_timeout")))  # fmt: skip

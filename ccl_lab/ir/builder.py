@@ -1,0 +1,198 @@
+"""Builds a schedule with array arithmetic: one call emits one row for every rank given.
+
+Is: the way algorithms are written, here and by users. Is not: a check (the verifier proves what is built).
+Invariant: op_ids follow the order of the calls, and inside a call the order of the ranks given.
+
+    r = np.arange(n)
+    b = Builder("all_gather", n, algorithm="my_ring")
+    b.copy(rank=r, src=b.input[0], dst=b.output[r])
+    for s in range(n - 1):
+        b.put(rank=r, peer=(r + 1) % n, src=b.output[(r - s) % n], dst=b.output[(r - s) % n])
+        b.wait(rank=r, peer=(r - 1) % n)
+    schedule = b.build()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..errors import ScheduleError, UsageError
+from . import collectives
+from .ops import Buffer, Kind
+from .schedule import Schedule
+from .table import OP_COLUMNS, SOURCE_COLUMNS, OpTable
+
+Ints = Any  # an int or an integer array
+
+
+class Ref(NamedTuple):
+    """Chunks [chunk, chunk + n) of a buffer, per rank; `rank` is where the buffer lives (None: at the op's own rank)."""
+
+    buf: int
+    chunk: Ints
+    n: Ints = 1
+    rank: Ints | None = None
+
+    def at(self, rank: Ints) -> Ref:
+        """The same chunks in the memory of `rank`, for copies and reductions that read a peer of the same node."""
+        return self._replace(rank=rank)
+
+
+class _BufferRefs:
+    """`b.output[chunks]` or `b.output[lo:hi]`, with ints or arrays."""
+
+    def __init__(self, buf: Buffer) -> None:
+        self._buf = buf
+
+    def __getitem__(self, chunks: Ints) -> Ref:
+        if isinstance(chunks, slice):
+            if chunks.step is not None or chunks.start is None or chunks.stop is None:
+                raise UsageError(f"{self._buf.name}[{chunks}]: expected [lo:hi] with both ends and no step.")
+            return Ref(self._buf, chunks.start, np.subtract(chunks.stop, chunks.start))
+        return Ref(self._buf, chunks)
+
+
+class Builder:
+    """Collects ops of `collective` among `n_ranks` ranks. Chunk index = block * parts + part.
+
+    `in_place`: INPUT and OUTPUT share memory; copies of memory onto itself are then dropped.
+    `scratch_blocks`: blocks of scratch per rank; for all_to_allv `scratch_pairs` int32[n, blocks, 2] says which
+    (source, destination) pair sizes each. Raises UsageError for unknown names and impossible numbers.
+    """
+
+    def __init__(self, collective: str, n_ranks: int, *, algorithm: str, channels: int = 1, parts: int = 1,
+                 in_place: bool = False, root: int = 0, peer: int = -1, scratch_blocks: int = 0,
+                 counts: np.ndarray | None = None, scratch_pairs: np.ndarray | None = None) -> None:  # fmt: skip
+        collectives.check_names(collective)
+        if n_ranks < 1:
+            raise UsageError(f"{collective} among {n_ranks} ranks: expected 1 rank or more.")
+        for what, value in (("root", root), ("peer", peer if collective == "send_recv" else 0)):
+            if not 0 <= value < n_ranks:
+                raise UsageError(f"{what} {value} of {collective}: expected a rank from 0 to {n_ranks - 1}.")
+        self.collective, self.n_ranks, self.algorithm = collective, n_ranks, algorithm
+        self.channels, self.parts, self.in_place, self.root, self.peer = channels, parts, in_place, root, peer
+        self.scratch_blocks, self.counts, self.scratch_pairs = scratch_blocks, counts, scratch_pairs
+        self.input, self.output, self.scratch = (_BufferRefs(buf) for buf in Buffer)
+        self.step = 0
+        self._rows: list[dict[str, np.ndarray]] = []
+        self._sources: list[list[tuple[np.ndarray, np.ndarray, np.ndarray]]] = []
+
+    def put(self, *, rank: Ints, peer: Ints, src: Ref, dst: Ref, channel: Ints = 0, signal: bool = True,
+            sig_channel: Ints | None = None) -> None:  # fmt: skip
+        """`rank` writes `src` into `dst` at `peer`; with `signal` the peer can wait for it on `sig_channel`."""
+        self._emit(Kind.put, rank, channel, peer=peer, dst=dst, srcs=[src],
+                   sig_channel=(channel if sig_channel is None else sig_channel) if signal else -1)  # fmt: skip
+
+    def get(self, *, rank: Ints, peer: Ints, src: Ref, dst: Ref, channel: Ints = 0) -> None:
+        """`rank` reads `src` of `peer` into its own `dst`, and goes on when the bytes are here."""
+        self._emit(Kind.get, rank, channel, peer=peer, dst=dst, srcs=[src.at(peer)])
+
+    def signal(self, *, rank: Ints, peer: Ints, channel: Ints = 0, sig_channel: Ints | None = None) -> None:
+        """`rank` raises its counter at `peer`; peer == rank orders two channels of one rank."""
+        self._emit(Kind.signal, rank, channel, peer=peer, sig_channel=channel if sig_channel is None else sig_channel)
+
+    def wait(self, *, rank: Ints, peer: Ints, channel: Ints = 0, sig_channel: Ints | None = None, count: Ints = 1) -> None:
+        """`rank` waits for the next `count` signals of `peer` on `sig_channel` (default: the channel it waits on)."""
+        self._emit(Kind.wait, rank, channel, peer=peer, sig_channel=channel if sig_channel is None else sig_channel, value=count)
+
+    def flush(self, *, rank: Ints, peer: Ints = -1, channel: Ints = 0) -> None:
+        """`rank` waits until its earlier puts of this channel to `peer` (-1: to all) have left their source."""
+        self._emit(Kind.flush, rank, channel, peer=peer)
+
+    def copy(self, *, rank: Ints, src: Ref, dst: Ref, channel: Ints = 0) -> None:
+        """dst = src; rows whose source and destination are the same memory in place are dropped."""
+        self._emit(Kind.copy, rank, channel, dst=dst, srcs=[src])
+
+    def reduce(self, *, rank: Ints, dst: Ref, srcs: Sequence[Ref], channel: Ints = 0) -> None:
+        """dst = srcs[0] (+) srcs[1] (+) … in that order."""
+        self._emit(Kind.reduce, rank, channel, dst=dst, srcs=list(srcs))
+
+    def compute(self, *, rank: Ints, arg: Ints, channel: Ints = 0) -> None:
+        """Runs partition `arg` of the user's computation."""
+        self._emit(Kind.compute, rank, channel, arg=arg)
+
+    def _emit(self, kind: Kind, rank: Ints, channel: Ints, *, peer: Ints = -1, sig_channel: Ints = -1, value: Ints = 0,
+              dst: Ref | None = None, srcs: Sequence[Ref] = (), arg: Ints = 0) -> None:  # fmt: skip
+        rank = np.atleast_1d(np.asarray(rank, np.int32))
+        cells: dict[str, Ints] = {
+            "rank": rank, "channel": channel, "step": self.step, "kind": int(kind), "peer": peer, "sig_channel": sig_channel,
+            "value": value, "arg": arg, "dst_buf": dst.buf if dst else 0, "dst_chunk": dst.chunk if dst else 0,
+            "n_chunks": dst.n if dst else 0, "src_count": len(srcs),
+        }  # fmt: skip
+        try:
+            row = {name: np.broadcast_to(np.asarray(cell, OP_COLUMNS[name]), rank.shape) for name, cell in cells.items()}
+            sources = [tuple(np.broadcast_to(np.asarray(cell, np.int32), rank.shape)
+                             for cell in (rank if ref.rank is None else ref.rank, ref.buf, ref.chunk)) for ref in srcs]  # fmt: skip
+        except ValueError as error:
+            raise UsageError(f"{kind.name} at step {self.step}: arguments do not fit {len(rank)} ranks ({error}).") from None
+        if kind == Kind.copy and self.in_place:
+            keep = ~self._same_memory(row, sources[0])
+            row = {name: cells[keep] for name, cells in row.items()}
+            sources = [tuple(cells[keep] for cells in source) for source in sources]
+        self._rows.append(row)
+        self._sources.append(sources)
+
+    def _same_memory(self, row: dict[str, np.ndarray], source: tuple[np.ndarray, ...]) -> np.ndarray:
+        same = np.zeros(len(row["rank"]), bool)
+        for i, rank in enumerate(row["rank"]):
+            ends = [self._base(int(rank), int(buf), int(chunk))
+                    for buf, chunk in ((row["dst_buf"][i], row["dst_chunk"][i]), (source[1][i], source[2][i]))]  # fmt: skip
+            same[i] = ends[0] == ends[1] and source[0][i] == rank
+        return same
+
+    def _base(self, rank: int, buf: int, chunk: int) -> tuple[int, int]:
+        shared = collectives.alias(self.collective, rank, self.root)
+        return (shared[1], shared[2] * self.parts + chunk) if shared and shared[0] == buf else (buf, chunk)
+
+    def build(self, *, nbytes: int = 0, dtype: str = "float32", redop: str = "sum", reasons: Sequence[str] = ()) -> Schedule:
+        """The schedule; `nbytes`, `dtype`, `redop` are its defaults for a run."""
+        collectives.check_names(self.collective, dtype, redop)
+        columns = {name: _concatenate([row[name] for row in self._rows], kind)
+                   for name, kind in OP_COLUMNS.items() if name != "src_begin"}  # fmt: skip
+        columns["value"] = _running_totals(columns)
+        columns |= self._source_table(columns["src_count"])
+        if len(columns["channel"]) and (columns["channel"].min() < 0 or columns["channel"].max() >= self.channels):
+            raise ScheduleError(f"channels {columns['channel'].min()}..{columns['channel'].max()} used: expected 0..{self.channels - 1};"
+                                " pass channels= to Builder.")  # fmt: skip
+        return Schedule(
+            collective=self.collective, algorithm=self.algorithm, n_ranks=self.n_ranks, n_channels=self.channels,
+            parts=self.parts, in_place=self.in_place, root=self.root, peer=self.peer, scratch_blocks=self.scratch_blocks,
+            scratch_pairs=self.scratch_pairs, counts=self.counts, ops=OpTable(**columns), nbytes=nbytes, dtype=dtype,
+            redop=redop, reasons=tuple(reasons),
+        )  # fmt: skip
+
+    def _source_table(self, src_count: np.ndarray) -> dict[str, np.ndarray]:
+        begin = np.concatenate([[0], np.cumsum(src_count, dtype=np.int64)])
+        table = {name: np.zeros(int(begin[-1]), kind) for name, kind in SOURCE_COLUMNS.items()}
+        first = 0
+        for row, sources in zip(self._rows, self._sources):
+            rows = len(row["rank"])
+            for i, source in enumerate(sources):
+                at = begin[first : first + rows] + i
+                for name, cells in zip(SOURCE_COLUMNS, source):
+                    table[name][at] = cells
+            first += rows
+        return {"src_begin": begin[:-1], **table}
+
+
+def _concatenate(cells: list[np.ndarray], dtype: np.dtype[Any]) -> np.ndarray:
+    return np.concatenate(cells) if cells else np.zeros(0, dtype)
+
+
+def _running_totals(columns: dict[str, np.ndarray]) -> np.ndarray:
+    """A wait's `value` counts signals from the start of the schedule: running totals per (rank, peer, sig_channel)."""
+    value = columns["value"].copy()
+    waits = np.flatnonzero(columns["kind"] == Kind.wait)
+    if len(waits) == 0:
+        return value
+    keys = [columns[name][waits] for name in ("sig_channel", "peer", "rank")]
+    order = np.lexsort((waits, *keys))
+    sums = np.cumsum(value[waits[order]])
+    fresh = np.concatenate([[True], np.any([key[order][1:] != key[order][:-1] for key in keys], axis=0)])
+    before = np.concatenate([[0], sums[:-1]])
+    group = np.cumsum(fresh) - 1
+    value[waits[order]] = sums - before[fresh][group]
+    return value

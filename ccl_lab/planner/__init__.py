@@ -1,0 +1,80 @@
+"""The planner: from a collective and a topology to a schedule, with the reasons in words and numbers.
+
+Is: `plan`, and one algorithm a file. Is not: a proof (verifier) or a measurement. Invariants: any number of ranks, any
+root, in place or not; what `plan` returns does not depend on anything but its arguments.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import UsageError
+from ..ir import Builder, Schedule
+from ..topo import Topology
+from ..units import Size
+from . import choose
+from .algorithms import ALGORITHMS, Algorithm, find
+from .cost import Cost
+from .problem import Problem, make_problem
+
+__all__ = ["ALGORITHMS", "Algorithm", "Cost", "Problem", "algorithms", "estimate", "plan"]
+
+
+def plan(collective: str, topology: Topology | int, nbytes: Size = "1MiB", *, algorithm: str = "auto", dtype: str = "float32",
+         redop: str = "sum", in_place: bool = False, root: int = 0, peer: int = 1, channels: int | None = None,
+         counts: Any = None) -> Schedule:
+    """A schedule for `collective` on `topology` (or on that many ranks of one node).
+
+    nbytes: size of the message, bytes or text ("64MiB"), as nccl-tests count it: the larger buffer of a rank; the schedule
+    serves other sizes too. algorithm: a name of `algorithms(collective)`, or "auto" for the cheapest by estimate. root: of
+    broadcast, reduce, gather, scatter, send_recv; peer: receiver of send_recv. channels: streams per rank (default: by
+    NICs). counts: int[n, n] elements from rank i to rank j, for all_to_allv; then nbytes is ignored.
+
+    Returns a Schedule whose `.reasons` compare all algorithms. Raises UsageError for an unknown name, a wrong root or
+    size or an algorithm that does not fit the topology, DtypeError for a type or reduction the engine lacks, ShapeError
+    for counts that do not fit.
+
+        >>> plan("all_reduce", 4, "1MiB", algorithm="ring").n_steps
+        6
+    """
+    problem = make_problem(collective, topology, nbytes, dtype=dtype, redop=redop, in_place=in_place, root=root, peer=peer,
+                           channels=channels, counts=counts)
+    if algorithm != "auto":
+        misfit = find(collective, algorithm).misfit(problem) if problem.n > 1 else find(collective, algorithm) and ""
+        if misfit:
+            fitting = ", ".join(each.name for each in choose.candidates(problem) if each.cost)
+            raise UsageError(f"algorithm {algorithm!r} of {collective} does not fit topology {problem.topology.name!r}: {misfit}. "
+                             f"Use 'auto' or one of: {fitting}.")
+    if problem.n == 1:
+        return _alone(problem, algorithm)
+    ranked = choose.candidates(problem)
+    chosen = choose.pick(problem, ranked) if algorithm == "auto" else algorithm
+    why = choose.reasons(problem, ranked, chosen, automatic=algorithm == "auto")
+    builder = find(collective, chosen).build(problem)
+    return builder.build(nbytes=problem.nbytes, dtype=dtype, redop=redop, reasons=why)
+
+
+def algorithms(collective: str) -> tuple[str, ...]:
+    """Names of the algorithms of `collective`; UsageError if it is unknown."""
+    if collective not in ALGORITHMS:
+        from ..ir import collectives
+
+        collectives.check_names(collective)
+    return tuple(ALGORITHMS[collective])
+
+
+def estimate(collective: str, topology: Topology | int, nbytes: Size = "1MiB", *, algorithm: str, **options: Any) -> Cost:
+    """The closed-form cost of an algorithm, without building its schedule; `options` as for `plan`."""
+    given = {"dtype": "float32", "redop": "sum", "in_place": False, "root": 0, "peer": 1, "channels": None, "counts": None}
+    problem = make_problem(collective, topology, nbytes, **{**given, **options})
+    return find(collective, algorithm).cost(problem)
+
+
+def _alone(problem: Problem, algorithm: str) -> Schedule:
+    """One rank: its output is its input."""
+    name = next(iter(ALGORITHMS[problem.collective])) if algorithm == "auto" else algorithm
+    builder: Builder = problem.builder(name)
+    if problem.collective != "barrier":
+        builder.copy(rank=0, src=builder.input[0], dst=builder.output[0])
+    return builder.build(nbytes=problem.nbytes, dtype=problem.dtype, redop=problem.redop,
+                         reasons=(f"{name}: 1 rank, nothing to send",))

@@ -1,0 +1,79 @@
+"""The order in which ranks sit on a ring or in a tree, chosen from the topology.
+
+Is: pure functions of the topology. Is not: an algorithm. Invariants: every order is a permutation of all ranks; the
+ranks of a node are consecutive, so a ring crosses between nodes once per node and channel.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ..topo import Topology
+from .problem import Problem
+
+
+class Rings(NamedTuple):
+    """One row per (channel, position), all int64[channels * n]: the rank there, and its neighbours on that ring."""
+
+    channels: int
+    channel: np.ndarray
+    position: np.ndarray
+    rank: np.ndarray
+    next: np.ndarray
+    prev: np.ndarray
+
+
+def ring_orders(topology: Topology, channels: int) -> np.ndarray:
+    """int64[channels, n]: the ranks along each channel's ring.
+
+    Channel c enters a node at local index e = floor(c * g / channels) and, on even nodes, visits e, e+1, …, e-1; odd nodes
+    go the other way round, e-1, e-2, …, e. So each channel crosses on NICs of its own, and (on an even number of nodes)
+    leaves and arrives on the same rail.
+    """
+    sizes, nodes = topology.ranks_per_node, topology.node_of.astype(np.int64)
+    local, size = topology.local_of.astype(np.int64), sizes[topology.node_of]
+    orders = np.empty((channels, topology.n_ranks), np.int64)
+    for c in range(channels):
+        entry = c * size // channels
+        forward = (local - entry) % size
+        place = np.where(nodes % 2 == 1, size - 1 - forward, forward)
+        orders[c] = np.lexsort((place, nodes))
+    return orders
+
+
+def rings(problem: Problem, both_ways: bool = False) -> Rings:
+    """As many rings as nodes have NICs (one on a single node); with `both_ways` each ring also runs backwards."""
+    topology = problem.topology
+    wanted = max(1, topology.nics_per_node) if topology.n_nodes > 1 else 1
+    channels = problem.slices(wanted, problem.nbytes / problem.n)
+    orders = ring_orders(topology, (channels + 1) // 2 if both_ways and problem.channels else channels)
+    if both_ways:
+        orders = np.concatenate([orders, orders[:, ::-1]])
+    return flatten(orders)
+
+
+def flatten(orders: np.ndarray) -> Rings:
+    """Rows of all rings, channel by channel."""
+    channels, n = orders.shape
+    return Rings(channels, np.repeat(np.arange(channels), n), np.tile(np.arange(n), channels), orders.ravel(),
+                 np.roll(orders, -1, axis=1).ravel(), np.roll(orders, 1, axis=1).ravel())
+
+
+def chains(problem: Problem) -> Rings:
+    """The rings, turned so that the root is at position 0 of each."""
+    ring = rings(problem)
+    orders = ring.rank.reshape(ring.channels, -1)
+    return flatten(np.stack([np.roll(order, -int(np.flatnonzero(order == problem.root)[0])) for order in orders]))
+
+
+def tree_order(topology: Topology, root: int) -> np.ndarray:
+    """int64[n]: the root, the rest of its node, then node after node, each beginning at the root's local index.
+
+    A binomial tree over these positions whose longest distance comes first enters every node once.
+    """
+    size = topology.ranks_per_node[topology.node_of]
+    node = (topology.node_of.astype(np.int64) - topology.node_of[root]) % topology.n_nodes
+    local = (topology.local_of.astype(np.int64) - topology.local_of[root]) % size
+    return np.lexsort((local, node))

@@ -1,0 +1,44 @@
+"""Ring reduce_scatter: every block travels round the ring and gathers each rank's share, on one ring per NIC.
+
+Invariant: the block that arrived at step s is what goes on at step s + 1; the block of position p arrives there last.
+"""
+
+from __future__ import annotations
+
+from ..ir import Builder
+from .cost import ring_depth
+from .orders import rings
+from .problem import Problem
+
+
+def ring(problem: Problem) -> Builder:
+    """Ring reduce_scatter.
+
+    Steps: n-1. Bytes sent per rank: n-1 blocks, (n-1)/n of the message. Any n; n blocks of scratch, each written once, so
+    that no credit has to travel back.
+    Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005, 4.2.
+    """
+    n, at = problem.n, rings(problem)
+    depth = ring_depth(problem, at.channels)
+    parts = at.channels * depth
+    b = problem.builder("ring", channels=at.channels, parts=parts, scratch_blocks=n)
+    order = at.rank.reshape(at.channels, n)
+
+    def chunk(position, i):
+        return order[at.channel, position % n] * parts + at.channel * depth + i
+
+    for i in range(depth):
+        first = chunk(at.position - 1, i)
+        b.put(rank=at.rank, peer=at.next, src=b.input[first], dst=b.scratch[first], channel=at.channel)
+    for step in range(n - 1):
+        for i in range(depth):
+            arrived = chunk(at.position - 2 - step, i)
+            last = step == n - 2
+            b.step = step
+            b.wait(rank=at.rank, peer=at.prev, channel=at.channel)
+            total = b.output[at.channel * depth + i] if last else b.scratch[arrived]
+            b.reduce(rank=at.rank, dst=total, srcs=[b.scratch[arrived], b.input[arrived]], channel=at.channel)
+            if not last:
+                b.step = step + 1
+                b.put(rank=at.rank, peer=at.next, src=total, dst=total, channel=at.channel)
+    return b

@@ -1,0 +1,310 @@
+"""The exact tier: every op of a schedule gets whole picoseconds, by max-plus arithmetic in a static order.
+
+Is: the specification (below) of what time means, and the columns that go to and come from the native core
+(native/src/sim/exact.hpp). Is not: the core, which does the arithmetic, nor a correctness check (verifier).
+Invariants: the order of service does not depend on any rate or delay, so no op gets earlier when a link gets slower or a rank
+later; no transfer is faster than its slowest link; the core and the oracle of the tests agree to the picosecond.
+
+**Order.** Channels of a rank are independent streams; an op follows the one before it in its channel (op_id order). The
+signals of a counter (destination, source, sig_channel) are numbered in static order, and a wait for value v follows the v-th of
+them (v <= 0: none). level(op) is the longest path of these dependencies; static order is (level, op_id). Where the raises of
+one counter come from several channels, "the v-th" is by static order too, as of the level in which a wait is considered:
+level by level, an op is reached when what it follows has been reached. An op never reached is a deadlock.
+
+**Links.** A transfer uses two links at once (Topology.path), a local operation one (the rank's memory). A link serves one op at
+a time, in static order, and is busy for ceil(bytes * 10^12 / its rate) ps from the common start. Nothing else is shared.
+
+**Ops.** t is the time of the op's channel, at first when its rank enters (`late`); L the sum of the path's latencies;
+`free` the time when every link of the path is free; `ready` when the owner of remote memory has entered.
+
+    put      start = max(t, ready, free); leaves = start + bytes / slowest link; arrives = leaves + L. The channel goes on at t.
+    put to self   a copy: start = max(t, free); leaves = arrives = end. The channel goes on at the end.
+    signal   arrives at t + L (to self: t); occupies no link. A put's signal arrives with the put.
+    counter  rises never before an earlier raise was seen: arrival = max(arrival, arrival of the raise before).
+             For a put that is the time the *signal* is seen; the put's bytes have left as above.
+    wait     the channel goes on at max(t, arrival of the v-th signal).
+    flush    the channel goes on at max(t, when the puts of this channel before it, to that peer or to all, had left).
+    get      start = max(t + L of the request's path rank -> peer, ready, free); arrives as a put; the channel goes on at arrival.
+             From self: a copy.
+    copy, reduce  start = max(t, ready, free); takes bytes * sources / memory rate; the channel goes on at the end. Sources in
+             peers' memory cost the same as own ones.
+    compute  takes what `compute_ps` says; the channel goes on at the end. Computation on two channels overlaps.
+
+Signals to a rank that has not entered are kept for it (only memory waits for `ready`). A rank ends when all its channels have
+and its puts have left; a rank without ops ends when it enters. The division of `avg` takes no time. Ops of zero bytes
+still queue for their links but do not occupy them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Union
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _core
+from ..errors import DeadlockError, ScheduleError, ShapeError, UsageError
+from ..ir import Kind, Layout, Schedule
+from ..topo import Topology
+from ..trace import SpanKind, Trace, Track
+from ..trace.statistics import bandwidths
+from ..units import Duration, Size, parse_duration
+
+I64 = npt.NDArray[np.int64]
+Late = Union[Mapping[int, Duration], Sequence[Duration], None]
+Compute = Union[int, npt.ArrayLike, None]
+
+_OK, _DEADLOCK, _OVERFLOW, _BAD_OP, _OUT_OF_MEMORY = range(5)
+_LONGEST_PS = 2**61
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Times:
+    """Picoseconds of every op, i64[n_ops], and of every rank, i64[n_ranks].
+
+    begin_ps: its channel came to it; end_ps: its channel went on; start_ps: the first byte moved; leave_ps: the last byte left;
+    arrive_ps: last byte and signal are visible; level: i32, depth in the dependencies; finish_ps: a rank's end; links: i32[n_ops, 2];
+    nbytes: bytes each op moves.
+    """
+
+    begin_ps: I64
+    end_ps: I64
+    start_ps: I64
+    leave_ps: I64
+    arrive_ps: I64
+    level: npt.NDArray[np.int32]
+    finish_ps: I64
+    late_ps: I64
+    links: npt.NDArray[np.int32]
+    nbytes: I64
+
+    @property
+    def time_ps(self) -> int:
+        """When the last rank ended."""
+        return int(self.finish_ps.max())
+
+
+def simulate(
+    schedule: Schedule,
+    topology: Topology,
+    nbytes: Size | None = None,
+    dtype: str | None = None,
+    counts: npt.ArrayLike | None = None,
+    late: Late = None,
+    compute_ps: Compute = None,
+) -> Trace:
+    """The trace of `schedule` on the modelled links of `topology`.
+
+    nbytes, dtype: size and type of the message (default: the schedule's). counts: i64[n, n] of all_to_allv. late: when each rank
+    enters, {rank: duration} or one per rank (seconds or "5us"; others at 0). compute_ps: whole ps of a computation: one number, by
+    partition i64[parts], or by rank and partition i64[n_ranks, parts] (default 0).
+
+    Returns a Trace with spans per op (channel), per transfer (nic_tx, nic_rx, fabric), memory (copy), computation and rank
+    (control); meta holds time_ps (exact), finish_ps per rank, time_us, algbw_gbytes_per_s, busbw_gbytes_per_s, n_ops, n_levels.
+    Raises ShapeError where schedule and topology differ in ranks, DeadlockError naming the op that waits for ever, ScheduleError
+    for an op with a column out of range, UsageError for an unusable size, lateness or duration.
+    Cost: O(ops log ops); about 10 million ops a second.
+
+        >>> simulate(ring, Topology.cluster(), "64MiB").time_us           # doctest: +SKIP
+    """
+    layout = _layout(schedule, topology, nbytes, dtype, counts)
+    times = _exact_times(schedule, topology, layout, late, compute_ps)
+    columns = _spans(schedule, topology, layout, times)
+    return Trace(columns, _meta(schedule, topology, layout, times))
+
+
+def exact_times(
+    schedule: Schedule,
+    topology: Topology,
+    nbytes: Size | None = None,
+    dtype: str | None = None,
+    counts: npt.ArrayLike | None = None,
+    late: Late = None,
+    compute_ps: Compute = None,
+) -> Times:
+    """The picoseconds themselves; arguments and errors as `simulate`."""
+    return _exact_times(schedule, topology, _layout(schedule, topology, nbytes, dtype, counts), late, compute_ps)
+
+
+def _layout(schedule: Schedule, topology: Topology, nbytes: Size | None, dtype: str | None, counts: Any) -> Layout:
+    if schedule.n_ranks != topology.n_ranks:
+        raise ShapeError(f"the schedule is for {schedule.n_ranks} ranks, topology {topology.name!r} has {topology.n_ranks}: plan for "
+                         "this topology, or give one of that size.")
+    return schedule.layout(nbytes=nbytes, dtype=dtype, counts=None if counts is None else np.asarray(counts))
+
+
+def _exact_times(schedule: Schedule, topology: Topology, layout: Layout, late: Late, compute: Compute) -> Times:
+    ops, links = schedule.ops, topology.links
+    late_ps = _late_ps(late, topology.n_ranks)
+    nbytes = layout.op_bytes()
+    path, request_ps = _paths(schedule, topology)
+    times = np.zeros((5, len(ops)), np.int64)
+    level, finish_ps = np.zeros(len(ops), np.int32), np.zeros(topology.n_ranks, np.int64)
+    status, op, detail = _core.simulate_exact(
+        ops.rank, ops.channel, ops.kind, ops.peer, ops.sig_channel, ops.value,
+        nbytes * np.maximum(np.where(ops.kind == Kind.reduce, ops.src_count, 1), 1),
+        _compute_ps(schedule, compute), _ready_ps(schedule, late_ps), request_ps,
+        np.ascontiguousarray(path[:, 0]), np.ascontiguousarray(path[:, 1]),
+        links.bytes_per_s, links.latency_ps, late_ps, times, level, finish_ps)  # fmt: skip
+    if status != _OK:
+        _raise(schedule, status, op, detail)
+    return Times(*times, level=level, finish_ps=finish_ps, late_ps=late_ps, links=path, nbytes=nbytes)
+
+
+def _paths(schedule: Schedule, topology: Topology) -> tuple[npt.NDArray[np.int32], I64]:
+    """Links i32[n_ops, 2] of every op, and the latency of each get's request. Ranks out of range are left to the core to refuse."""
+    ops, last = schedule.ops, topology.n_ranks - 1
+    rank = np.clip(ops.rank, 0, last)
+    far = np.isin(ops.kind, (Kind.put, Kind.get, Kind.signal))
+    peer = np.where(far, np.clip(ops.peer, 0, last), rank)
+    gets = ops.kind == Kind.get
+    path = topology.path(np.where(gets, peer, rank), np.where(gets, rank, peer), ops.channel)
+    request_ps = np.zeros(len(ops), np.int64)
+    if gets.any():
+        asked = topology.path(rank[gets], peer[gets], ops.channel[gets])
+        request_ps[gets] = topology.links.latency_ps[asked].sum(axis=1)
+    return path, request_ps
+
+
+def _ready_ps(schedule: Schedule, late_ps: I64) -> I64:
+    """When the owners of all remote memory an op touches have entered."""
+    ops, ready = schedule.ops, np.zeros(len(schedule.ops), np.int64)
+    if not late_ps.any():
+        return ready
+    known = (ops.peer >= 0) & (ops.peer < len(late_ps)) & np.isin(ops.kind, (Kind.put, Kind.get))
+    ready[known] = late_ps[ops.peer[known]]
+    local = np.flatnonzero(np.isin(ops.kind, (Kind.copy, Kind.reduce)) & (ops.src_count > 0))
+    rows = np.repeat(local, ops.src_count[local])
+    first = np.repeat(ops.src_begin[local] - np.cumsum(ops.src_count[local]) + ops.src_count[local], ops.src_count[local])
+    owner = np.clip(ops.src_rank[first + np.arange(len(rows))], 0, len(late_ps) - 1)
+    np.maximum.at(ready, rows, late_ps[owner])
+    return ready
+
+
+def _late_ps(late: Late, n_ranks: int) -> I64:
+    out = np.zeros(n_ranks, np.int64)
+    if late is None:
+        return out
+    if not isinstance(late, Mapping):
+        if len(late) != n_ranks:
+            raise ShapeError(f"late lists {len(late)} ranks: expected {n_ranks}, or {{rank: duration}}.")
+        late = dict(enumerate(late))
+    for rank, duration in late.items():
+        if isinstance(rank, bool) or not hasattr(rank, "__index__") or not 0 <= rank < n_ranks:
+            raise UsageError(f"late names rank {rank!r}: expected 0 to {n_ranks - 1}.")
+        picoseconds = round(parse_duration(duration if isinstance(duration, (int, str)) else float(duration)) * 1e12)
+        if picoseconds >= _LONGEST_PS:
+            raise UsageError(f"late[{rank}] is {duration!r}: expected less than 26 days.")
+        out[rank] = picoseconds
+    return out
+
+
+def _compute_ps(schedule: Schedule, compute: Compute) -> I64:
+    """Duration of each compute op; 0 for the others."""
+    ops, out = schedule.ops, np.zeros(len(schedule.ops), np.int64)
+    rows = np.flatnonzero(ops.kind == Kind.compute)
+    if compute is None or not len(rows):
+        return out
+    table = np.asarray(compute)
+    if table.dtype.kind not in "iu" or table.ndim > 2 or (table.size and (table.min() < 0 or table.max() >= _LONGEST_PS)):
+        raise UsageError("compute_ps: expected whole picoseconds, 0 or more and below 2^61: a number, one per partition, or "
+                         "[n_ranks, partitions].")
+    if table.ndim == 0:
+        out[rows] = table
+        return out
+    if table.ndim == 2 and table.shape[0] != schedule.n_ranks:
+        raise ShapeError(f"compute_ps has {table.shape[0]} rows: expected one for each of {schedule.n_ranks} ranks.")
+    arg = ops.arg[rows]
+    wrong = (arg < 0) | (arg >= table.shape[-1])
+    if wrong.any():
+        op = int(rows[wrong][0])
+        raise ShapeError(f"op {op} computes partition {ops.arg[op]}: compute_ps has {table.shape[-1]} partitions.")
+    out[rows] = table[arg] if table.ndim == 1 else table[np.clip(ops.rank[rows], 0, schedule.n_ranks - 1), arg]
+    return out
+
+
+def _raise(schedule: Schedule, status: int, op: int, detail: int) -> None:
+    if status == _OUT_OF_MEMORY:
+        raise MemoryError(f"simulating {len(schedule.ops)} ops")
+    what, rank = schedule.describe(op), int(schedule.ops.rank[op])
+    if status == _DEADLOCK:
+        raise DeadlockError(f"{what} waits for ever: at most {detail} of the {schedule.ops.value[op]} signals it waits for can be "
+                            "raised. Look for a missing signal, or for two channels that wait for each other.", rank=rank, op_id=op)
+    if status == _OVERFLOW:
+        raise UsageError(f"{what} would happen after more than 53 days: raise the rates or lower the size.", rank=rank, op_id=op)
+    raise ScheduleError(f"{what} has a rank, peer, kind, channel or chunk out of range: verify the schedule.", rank=rank, op_id=op)
+
+
+def _spans(schedule: Schedule, topology: Topology, layout: Layout, times: Times) -> dict[str, npt.NDArray[Any]]:
+    """Columns of the trace: ranks, channels, then what occupied memory, fabric and NICs."""
+    ops = schedule.ops
+    own = ops.peer == ops.rank
+    moves = np.isin(ops.kind, (Kind.put, Kind.get)) & ~own & (times.nbytes > 0)
+    far = np.zeros(len(ops), bool)
+    far[moves] = topology.node_of[ops.rank[moves]] != topology.node_of[ops.peer[moves]]
+    local = np.isin(ops.kind, (Kind.copy, Kind.reduce)) | (own & np.isin(ops.kind, (Kind.put, Kind.get)))
+    every = np.ones(len(ops), bool)
+    # A put is open from its issue until its bytes have left, as the engine records it.
+    ends = np.where(ops.kind == Kind.put, times.leave_ps, times.end_ps)
+    parts = [
+        _ranks(topology, layout, times),
+        _rows(schedule, times, every, Track.channel, ops.kind, times.begin_ps, ends),
+        _rows(schedule, times, ops.kind == Kind.compute, Track.compute, ops.kind, times.begin_ps, times.end_ps),
+        _rows(schedule, times, local, Track.copy, ops.kind, times.start_ps, times.leave_ps),
+        _rows(schedule, times, moves & ~far, Track.fabric, np.where(ops.kind == Kind.get, Kind.get, SpanKind.segment),
+              times.start_ps, times.leave_ps),
+        _nic_rows(schedule, topology, times, far, Track.nic_tx),
+        _nic_rows(schedule, topology, times, far, Track.nic_rx),
+    ]
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    begin_ps, end_ps = columns.pop("begin_ps"), columns.pop("end_ps")
+    return {**columns, "node": topology.node_of[columns["rank"]], "begin_ns": begin_ps // 1000, "end_ns": end_ps // 1000}
+
+
+def _ranks(topology: Topology, layout: Layout, times: Times) -> dict[str, npt.NDArray[Any]]:
+    n = topology.n_ranks
+    none = np.full(n, -1, np.int32)
+    return {"rank": np.arange(n, dtype=np.int32), "track": np.full(n, Track.control, np.uint8), "index": np.zeros(n, np.uint16),
+            "kind": np.full(n, SpanKind.collective, np.uint8), "op_id": none, "step": none, "peer": none,
+            "nbytes": np.full(n, layout.message_nbytes(), np.int64), "begin_ps": times.late_ps, "end_ps": times.finish_ps}  # fmt: skip
+
+
+def _rows(schedule: Schedule, times: Times, mask: npt.NDArray[np.bool_], track: Track, kind: npt.NDArray[Any],
+          begin_ps: I64, end_ps: I64) -> dict[str, npt.NDArray[Any]]:  # fmt: skip
+    ops, op_id = schedule.ops, np.flatnonzero(mask).astype(np.int32)
+    return {"rank": ops.rank[op_id], "track": np.full(len(op_id), track, np.uint8), "index": ops.channel[op_id].astype(np.uint16),
+            "kind": kind[op_id].astype(np.uint8), "op_id": op_id, "step": ops.step[op_id], "peer": ops.peer[op_id],
+            "nbytes": times.nbytes[op_id], "begin_ps": begin_ps[op_id], "end_ps": end_ps[op_id]}  # fmt: skip
+
+
+def _nic_rows(schedule: Schedule, topology: Topology, times: Times, mask: npt.NDArray[np.bool_],
+              track: Track) -> dict[str, npt.NDArray[Any]]:  # fmt: skip
+    """What a NIC did: its own busy time, at the receiver shifted by the latency of the path."""
+    links, side = topology.links, int(track == Track.nic_rx)
+    link = times.links[:, side]
+    busy = np.where(mask, times.leave_ps - times.start_ps, 0)
+    rates = links.bytes_per_s[times.links]
+    # The slower side is busy for the whole transfer, the faster one for its share of it; spans are drawn, so a float will do.
+    own = np.where(rates[:, side] > rates.min(axis=1), busy * (rates.min(axis=1) / np.maximum(rates[:, side], 1)), busy)
+    shift = links.latency_ps[times.links].sum(axis=1) if side else 0
+    out = _rows(schedule, times, mask, track, np.full(len(mask), SpanKind.segment), times.start_ps + shift,
+                times.start_ps + shift + own.astype(np.int64))
+    op_id = out["op_id"]
+    # A get's bytes leave at the peer; the span belongs to the rank on whose side the NIC is.
+    swap = (schedule.ops.kind[op_id] == Kind.get) ^ bool(side)
+    out["rank"], out["peer"] = np.where(swap, out["peer"], out["rank"]), np.where(swap, out["rank"], out["peer"])
+    return {**out, "index": links.owner[link[op_id]].astype(np.uint16)}
+
+
+def _meta(schedule: Schedule, topology: Topology, layout: Layout, times: Times) -> dict[str, Any]:
+    nbytes, time_us = layout.message_nbytes(), times.time_ps / 1e6
+    algbw, busbw = bandwidths(schedule.collective, schedule.n_ranks, nbytes, time_us)
+    return {
+        "source": "simulated", "collective": schedule.collective, "algorithm": schedule.algorithm, "n_ranks": schedule.n_ranks,
+        "nbytes": nbytes, "dtype": layout.dtype, "redop": schedule.redop, "time_ps": times.time_ps, "time_us": time_us,
+        "finish_ps": times.finish_ps, "algbw_gbytes_per_s": algbw, "busbw_gbytes_per_s": busbw, "n_ops": len(schedule.ops),
+        "n_levels": int(times.level.max()) + 1 if len(schedule.ops) else 0, "topology": topology.to_dict(),
+        "schedule_digest": schedule.digest, "drops": 0,
+    }  # fmt: skip

@@ -1,0 +1,24 @@
+"""Where things run: nodes, ranks, NICs and the links between them.
+
+Is: the noun `Topology`, its presets, this machine's (`discover`), its file form and its picture. Is not: a planner or
+a model of time beyond "a link has a rate and a latency". Invariants: values are frozen; rates are whole bytes per
+second and latencies whole picoseconds, so that everything computed from them is exact.
+"""
+
+from .discover import Gpu, Machine, Nic, RdmaDevice, discover
+from .model import LinkKind, Links, Topology, duration_ps
+from .presets import PRESETS, Preset
+
+__all__ = [
+    "PRESETS",
+    "Gpu",
+    "LinkKind",
+    "Links",
+    "Machine",
+    "Nic",
+    "Preset",
+    "RdmaDevice",
+    "Topology",
+    "discover",
+    "duration_ps",
+]

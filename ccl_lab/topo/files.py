@@ -1,0 +1,113 @@
+"""The file form of a topology: JSON, versioned, columns as runs of equal values.
+
+    {"format": "ccl_lab.topology", "version": 1, "name": "lab", "node_of": [[0, 4], [1, 4]], ...}
+
+Is: encode and decode, with every input checked. Is not: the model; `Topology` itself checks that columns fit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Union
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import DecodeError, UsageError
+
+if TYPE_CHECKING:
+    from .model import Topology
+
+FORMAT, VERSION = "ccl_lab.topology", 1
+MAX_RANKS = 1 << 24
+COLUMNS = ("node_of", "local_of", "nic_bytes_per_s", "nic_latency_ps", "fabric_bytes_per_s", "fabric_latency_ps",
+           "local_bytes_per_s")
+SCALARS = {"name": str, "nics_per_node": int, "rails": bool, "device": str, "emulated": bool}
+
+
+def _runs(column: npt.NDArray[Any]) -> list[list[int]]:
+    """[[value, count], ...]; a staircase 0, 1, 2, … of length c is [first, c, 1]."""
+    if len(column) > 2 and (np.diff(column) == 1).all():
+        return [[int(column[0]), len(column), 1]]
+    starts = np.flatnonzero(np.diff(column, prepend=column[:1] - 1)) if len(column) else np.zeros(0, np.int64)
+    counts = np.diff(starts, append=len(column))
+    return np.stack([column[starts].astype(np.int64), counts], axis=-1).tolist()
+
+
+def _column(runs: Any, what: str) -> npt.NDArray[np.int64]:
+    """The column of `_runs`; the total is bounded before anything is allocated."""
+    if not isinstance(runs, list):
+        raise DecodeError(f"{what} is a {type(runs).__name__}: expected a list of [value, count].")
+    total = 0
+    for run in runs:
+        good = isinstance(run, list) and len(run) in (2, 3) and all(type(item) is int for item in run)
+        if not good or not 0 <= run[1] <= MAX_RANKS or abs(run[0]) >= 2**62 or run[2:] not in ([], [1]):
+            raise DecodeError(f"{what} holds {str(run)[:80]}: expected [value, count].")
+        total += run[1]
+    if total > MAX_RANKS:
+        raise DecodeError(f"{what} is {total} long: expected at most {MAX_RANKS}.")
+    parts = [np.arange(run[0], run[0] + run[1]) if len(run) == 3 else np.full(run[1], run[0], np.int64) for run in runs]
+    return np.concatenate([np.zeros(0, np.int64), *parts]).astype(np.int64)
+
+
+def to_dict(topology: Topology) -> dict[str, Any]:
+    """Plain data for JSON."""
+    from .model import local_indices
+
+    data: dict[str, Any] = {"format": FORMAT, "version": VERSION}
+    data |= {key: getattr(topology, key) for key in SCALARS}
+    data |= {key: _runs(getattr(topology, key)) for key in COLUMNS}
+    if np.array_equal(topology.local_of, local_indices(topology.node_of)):
+        data["local_of"] = None  # ranks of a node in rank order, which is nearly always so
+    return data | {"nic_names": list(topology.nic_names), "sources": dict(topology.sources)}
+
+
+def from_dict(data: Any) -> Topology:
+    """The topology of `to_dict`. Raises DecodeError saying what is wrong."""
+    from .model import Topology
+
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise DecodeError(f"not a topology: expected an object with \"format\": \"{FORMAT}\".")
+    if data.get("version") != VERSION:
+        raise DecodeError(f"topology version {data.get('version')!r}: expected {VERSION}; a newer ccl_lab wrote it.")
+    missing = sorted(({*SCALARS, *COLUMNS, "sources"}) - set(data))
+    if missing:
+        raise DecodeError(f"topology lacks {', '.join(missing)}.")
+    for key, kind in SCALARS.items():
+        if type(data[key]) is not kind:
+            raise DecodeError(f"{key} is {str(data[key])[:80]!r}: expected {kind.__name__}.")
+    names, sources = data.get("nic_names", []), data["sources"]
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise DecodeError("nic_names: expected a list of text.")
+    if not isinstance(sources, dict) or not all(isinstance(text, str) for text in sources.values()):
+        raise DecodeError("sources: expected an object of text.")
+    columns = {key: _column(data[key], key) for key in COLUMNS if data[key] is not None or key != "local_of"}
+    try:
+        return Topology(**{key: data[key] for key in SCALARS}, **columns, nic_names=tuple(names), sources=sources)
+    except UsageError as error:
+        raise DecodeError(str(error)) from None
+
+
+def save(topology: Topology, path: Union[str, os.PathLike[str]]) -> Path:
+    """Writes JSON, one line per column; whole or not at all."""
+    path = Path(path)
+    body = ",\n".join(f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in to_dict(topology).items())
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        scratch.write_text(f"{{\n{body}\n}}\n", encoding="utf-8")
+        scratch.replace(path)
+    finally:
+        scratch.unlink(missing_ok=True)
+    return path
+
+
+def load(path: Union[str, os.PathLike[str]]) -> Topology:
+    """Reads what `save` wrote. Raises DecodeError naming the file and what is wrong; OSError if it cannot be opened."""
+    try:
+        return from_dict(json.loads(Path(path).read_bytes()))
+    except DecodeError as error:
+        raise DecodeError(f"{path}: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise DecodeError(f"{path}: not JSON ({error}); expected a file that Topology.save wrote.") from None

@@ -1,0 +1,429 @@
+"""The noun Topology: which rank is on which node, its NICs, and every link's rate and latency.
+
+    rank r ── fabric_tx(r) ──► fabric of the node ──► fabric_rx(q) ── rank q          same node
+    rank r ── nic_tx(node, i) ──► network ──► nic_rx(node', j) ── rank q              another node
+    rank r ── local(r)                                                              its own memory engine
+
+Is: a frozen value with numpy columns, and the two questions every worker asks of it, `nic_of` and `path`. Is not: a
+routing or queueing model; the network between NICs is taken as non-blocking. Invariants: rates are whole bytes/s,
+latencies whole ps; columns are read-only; link ids are fabric_tx 0…n, fabric_rx n…2n, local 2n…3n, then nic_tx
+and nic_rx, NIC i of node k at k * nics_per_node + i. Half of a latency is charged at each end of a path, so that a path
+between equal ends costs exactly the latency that was given.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Union
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import views
+from ..errors import UsageError
+from ..units import Duration
+from .rates import Rate, parse_latency, parse_rate
+
+GBIT, GBYTE = 1.25e8, 1e9
+I32 = npt.NDArray[np.int32]
+I64 = npt.NDArray[np.int64]
+
+
+class LinkKind(IntEnum):
+    """What a link is."""
+
+    fabric_tx = 0  # from a rank into the fabric of its node
+    fabric_rx = 1  # from the fabric of the node to a rank
+    local = 2  # a rank's own memory: copies and reductions
+    nic_tx = 3  # from a node into the network
+    nic_rx = 4  # from the network to a node
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Links:
+    """Every link as a row: kind u8, node i32, owner i32 (rank, or NIC of the node), bytes_per_s i64, latency_ps i64."""
+
+    kind: npt.NDArray[np.uint8]
+    node: I32
+    owner: I32
+    bytes_per_s: I64
+    latency_ps: I64
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+
+def duration_ps(nbytes: int, bytes_per_s: int) -> int:
+    """Whole picoseconds that `nbytes` need at `bytes_per_s`, rounded up; 0 for no bytes."""
+    return -(-nbytes * 10**12 // bytes_per_s) if nbytes else 0
+
+
+def _column(values: Any, length: int, dtype: Any, what: str) -> npt.NDArray[Any]:
+    """A read-only column of `length`: `values` copied, or one number repeated."""
+    try:
+        array = np.array(np.broadcast_to(np.asarray(values, dtype=dtype), (length,)))
+    except (ValueError, TypeError, OverflowError) as error:
+        raise UsageError(f"topology column {what}: expected one number or {length} of them ({error}).") from None
+    array.setflags(write=False)
+    return array
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Topology:
+    """Nodes, ranks, NICs, rails, and the rate and latency of each link.
+
+    Most people want `Topology.cluster` or `Topology.preset`; this constructor takes the columns themselves (a number
+    stands for a whole column), so that nodes may hold different numbers of ranks and every link its own rate.
+
+    node_of: i32[n_ranks], node of each rank; nodes are numbered from 0 without gaps. local_of: i32[n_ranks], index of
+    the rank in its node (default: in rank order). nic_bytes_per_s: i64[n_nodes * nics_per_node]; 0 says that this NIC
+    is absent or down, and `nic_of` goes round it. rails: NIC i of every node is on leaf switch i. emulated: rates
+    are imposed by the lab (shaped), not those of real hardware. sources: where each number comes from.
+
+    Raises UsageError if columns do not fit or a rate is not usable.
+    """
+
+    name: str
+    node_of: I32
+    nics_per_node: int
+    nic_bytes_per_s: I64
+    nic_latency_ps: I64
+    fabric_bytes_per_s: I64
+    fabric_latency_ps: I64
+    local_bytes_per_s: I64
+    local_of: I32 = None  # type: ignore[assignment]
+    rails: bool = True
+    device: str = "cpu"
+    emulated: bool = True
+    nic_names: tuple[str, ...] = ()
+    sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    # -- construction
+
+    def __post_init__(self) -> None:
+        node_of = np.asarray(self.node_of)
+        if node_of.ndim != 1 or not len(node_of) or not np.issubdtype(node_of.dtype, np.integer):
+            raise UsageError(f"node_of: expected the node of each of at least 1 rank, found {self.node_of!r}.")
+        n, n_nodes = len(node_of), int(node_of.max()) + 1
+        if node_of.min() < 0 or n_nodes > n or not np.bincount(node_of, minlength=n_nodes).all():
+            raise UsageError(f"node_of: expected nodes 0 to {n_nodes - 1} with at least 1 rank each; number nodes without gaps.")
+        nics = int(self.nics_per_node) * n_nodes
+        if self.nics_per_node < 0 or (n_nodes > 1 and not nics):
+            raise UsageError(f"nics_per_node {self.nics_per_node}: expected 1 or more for {n_nodes} nodes.")
+        lengths = {"nic_bytes_per_s": nics, "nic_latency_ps": nics, "fabric_bytes_per_s": n,
+                   "fabric_latency_ps": n, "local_bytes_per_s": n}
+        for column, length in lengths.items():
+            object.__setattr__(self, column, _column(getattr(self, column), length, np.int64, column))
+            lowest = 1 if column in ("fabric_bytes_per_s", "local_bytes_per_s") else 0
+            if length and getattr(self, column).min() < lowest:
+                raise UsageError(f"{column}: expected {lowest} or more everywhere, found {getattr(self, column).min()}.")
+        local_of = local_indices(node_of) if self.local_of is None else _column(self.local_of, n, np.int32, "local_of")
+        _check_local(node_of, local_of)
+        object.__setattr__(self, "node_of", _column(node_of, n, np.int32, "node_of"))
+        object.__setattr__(self, "local_of", _column(local_of, n, np.int32, "local_of"))
+        object.__setattr__(self, "nics_per_node", int(self.nics_per_node))
+        object.__setattr__(self, "nic_names", tuple(self.nic_names))
+        object.__setattr__(self, "sources", dict(self.sources))
+        if self.nic_names and len(self.nic_names) != nics:
+            raise UsageError(f"nic_names: expected {nics} names, found {len(self.nic_names)}.")
+
+    @classmethod
+    def cluster(
+        cls,
+        nodes: int = 2,
+        gpus_per_node: Union[int, Sequence[int]] = 4,
+        nics_per_node: int = 4,
+        nic_gbits_per_s: Rate = 8,
+        nic_latency: Duration = "5us",
+        fabric_gbytes_per_s: Rate = 4,
+        fabric_latency: Duration = "1us",
+        rails: bool = True,
+        device: str = "cpu",
+        *,
+        local_gbytes_per_s: Rate = 8,
+        name: str = "cluster",
+        emulated: bool = True,
+        sources: Mapping[str, str] | None = None,
+    ) -> Topology:
+        """Equal nodes, ranks numbered node after node.
+
+        gpus_per_node: ranks of a node, or a list with one number per node. Rates: a number in the unit of the name, or
+        text with its own ("400Gb/s"); latencies: seconds or text ("5us"), one way. local_gbytes_per_s: rate at which a
+        rank copies its own memory.
+
+            >>> Topology.cluster(nodes=2, gpus_per_node=4).n_ranks
+            8
+        """
+        sizes = _whole_list(gpus_per_node, nodes)
+        nic_rate = parse_rate(nic_gbits_per_s, GBIT, "nic_gbits_per_s")
+        if nics_per_node and not nic_rate:
+            raise UsageError("nic_gbits_per_s 0: expected more than 0; for nodes without NICs give nics_per_node=0.")
+        return cls(
+            name=name,
+            node_of=np.repeat(np.arange(len(sizes), dtype=np.int32), sizes),
+            nics_per_node=_whole(nics_per_node, "nics_per_node", 0),
+            nic_bytes_per_s=nic_rate,  # type: ignore[arg-type]
+            nic_latency_ps=parse_latency(nic_latency, "nic_latency"),  # type: ignore[arg-type]
+            fabric_bytes_per_s=parse_rate(fabric_gbytes_per_s, GBYTE, "fabric_gbytes_per_s"),  # type: ignore[arg-type]
+            fabric_latency_ps=parse_latency(fabric_latency, "fabric_latency"),  # type: ignore[arg-type]
+            local_bytes_per_s=parse_rate(local_gbytes_per_s, GBYTE, "local_gbytes_per_s"),  # type: ignore[arg-type]
+            rails=bool(rails), device=device, emulated=emulated, sources=sources or {},
+        )
+
+    @classmethod
+    def preset(cls, name: str, nodes: int | None = None) -> Topology:
+        """A known machine by name ("h100", "gb200_nvl72", "lab", …), `nodes` of it; `.sources` says where numbers come from.
+
+        Raises UsageError with the nearest name if there is no such preset.
+        """
+        from .presets import build
+
+        return build(name, nodes)
+
+    @classmethod
+    def discover(cls, root: Union[str, os.PathLike[str]] = "/", ranks: int | None = None) -> Topology:
+        """This machine as one node with its real NICs that are up; `ranks` of it (default: GPUs, else cores)."""
+        from .discover import discover
+
+        return discover(root).topology(ranks)
+
+    def replace(self, **changes: Any) -> Topology:
+        """A copy with some columns changed, by the names of the constructor."""
+        unknown = sorted(set(changes) - {field.name for field in dataclasses.fields(self)})
+        if unknown:
+            known = ", ".join(field.name for field in dataclasses.fields(self))
+            raise UsageError(f"replace: no column {unknown[0]!r}. Known: {known}.")
+        return dataclasses.replace(self, **changes)
+
+    def slow(self, factor: float, *, nic: tuple[int, int] | None = None, rank: int | None = None) -> Topology:
+        """A copy in which NIC `(node, index)`, or the fabric and memory of `rank`, is `factor` times slower (below 1: faster)."""
+        if not factor > 0 or (nic is None) == (rank is None):
+            raise UsageError(f"slow(factor={factor}): expected a factor above 0 and either nic=(node, index) or rank=.")
+        if nic is not None:
+            return self.replace(nic_bytes_per_s=_scaled(self.nic_bytes_per_s, self._nic_row(nic), factor))
+        row = _whole(rank, "rank", 0, self.n_ranks - 1)
+        return self.replace(fabric_bytes_per_s=_scaled(self.fabric_bytes_per_s, row, factor),
+                            local_bytes_per_s=_scaled(self.local_bytes_per_s, row, factor))
+
+    def without(self, nic: tuple[int, int]) -> Topology:
+        """A copy in which NIC `(node, index)` is gone; its ranks use the other NICs of the node."""
+        rates = np.array(self.nic_bytes_per_s)
+        rates[self._nic_row(nic)] = 0
+        return self.replace(nic_bytes_per_s=rates)
+
+    def _nic_row(self, nic: tuple[int, int]) -> int:
+        node, index = nic
+        return (_whole(node, "node", 0, self.n_nodes - 1) * self.nics_per_node
+                + _whole(index, "nic", 0, self.nics_per_node - 1))
+
+    # -- sizes and rates
+
+    @property
+    def n_ranks(self) -> int:
+        return len(self.node_of)
+
+    @cached_property
+    def n_nodes(self) -> int:
+        return int(self.node_of.max()) + 1
+
+    @cached_property
+    def ranks_per_node(self) -> I64:
+        """i64[n_nodes]."""
+        return np.bincount(self.node_of, minlength=self.n_nodes)
+
+    @property
+    def gpus_per_node(self) -> int:
+        """Ranks of a node; of the largest one where they differ."""
+        return int(self.ranks_per_node.max())
+
+    @property
+    def nic_gbits(self) -> npt.NDArray[np.float64]:
+        """Gb/s of each NIC, f64[n_nodes * nics_per_node]."""
+        return self.nic_bytes_per_s * 8 / 1e9
+
+    nic_gbits_per_s = nic_gbits
+
+    @property
+    def fabric_gbytes_per_s(self) -> npt.NDArray[np.float64]:
+        """GB/s of each rank into the fabric of its node, f64[n_ranks]."""
+        return self.fabric_bytes_per_s / 1e9
+
+    @property
+    def local_gbytes_per_s(self) -> npt.NDArray[np.float64]:
+        """GB/s at which each rank copies its own memory, f64[n_ranks]."""
+        return self.local_bytes_per_s / 1e9
+
+    def ranks_of(self, node: int) -> I32:
+        """Ranks of a node by local index, i32[ranks of the node]."""
+        ranks = np.flatnonzero(self.node_of == _whole(node, "node", 0, self.n_nodes - 1))
+        return ranks[np.argsort(self.local_of[ranks])].astype(np.int32)
+
+    # -- links and paths
+
+    @cached_property
+    def links(self) -> Links:
+        """Every link, row index = link id."""
+        ranks, nodes = np.arange(self.n_ranks), np.repeat(np.arange(self.n_nodes), self.nics_per_node)
+        nics = np.tile(np.arange(self.nics_per_node), self.n_nodes)
+        n, k = len(ranks), len(nics)
+        kinds = np.repeat(np.arange(5), [n, n, n, k, k])
+        fabric, nic, zero = self.fabric_latency_ps, self.nic_latency_ps, np.zeros(n, np.int64)
+        columns: dict[str, npt.NDArray[Any]] = {
+            "kind": kinds.astype(np.uint8),
+            "node": np.concatenate([self.node_of] * 3 + [nodes] * 2).astype(np.int32),
+            "owner": np.concatenate([ranks] * 3 + [nics] * 2).astype(np.int32),
+            "bytes_per_s": np.concatenate([self.fabric_bytes_per_s] * 2 + [self.local_bytes_per_s] + [self.nic_bytes_per_s] * 2),
+            "latency_ps": np.concatenate([fabric - fabric // 2, fabric // 2, zero, nic - nic // 2, nic // 2]),
+        }
+        for column in columns.values():
+            column.setflags(write=False)
+        return Links(**columns)
+
+    @cached_property
+    def _near(self) -> tuple[I64, I64, I64]:
+        """(first, number, list): the NICs near rank r are list[first[r] : first[r] + number[r]]."""
+        m, size = self.nics_per_node, self.ranks_per_node[self.node_of]
+        first = self.local_of.astype(np.int64) * m // size
+        number = np.maximum((self.local_of.astype(np.int64) + 1) * m // size - first, min(m, 1))
+        listed = list(range(m))
+        up = self.nic_bytes_per_s.reshape(self.n_nodes, m) > 0
+        for rank in np.flatnonzero(~up.all(axis=1)[self.node_of]):
+            alive = np.flatnonzero(up[self.node_of[rank]])
+            own = alive[(alive >= first[rank]) & (alive < first[rank] + number[rank])]
+            near = own if len(own) else np.roll(alive, -int(self.local_of[rank]) % max(len(alive), 1))
+            first[rank], number[rank] = len(listed), len(near)
+            listed += near.tolist()
+        return first, number, np.array(listed, np.int64)
+
+    def nic_of(self, rank: npt.ArrayLike, channel: npt.ArrayLike = 0) -> npt.NDArray[np.int32]:
+        """Index in its node of the NIC that `rank` uses on `channel`; both broadcast; i32.
+
+        With at least as many NICs as ranks, a rank has NICs floor(l·m/g) up to floor((l+1)·m/g) of its m NICs and g ranks, and
+        channels take turns on them; with fewer, NIC floor(l·m/g). A NIC that is down is skipped; a rank that lost all of its own
+        uses those of the others in turn. Raises UsageError where a node has no NIC left.
+        """
+        rank, channel = np.broadcast_arrays(self._checked(rank, "rank"), np.asarray(channel, dtype=np.int64))
+        first, number, listed = self._near
+        if rank.size and not number[rank].all():
+            node = self.node_of[rank[number[rank] == 0].flat[0]]
+            raise UsageError(f"node {node} of topology {self.name!r} has no NIC that is up; give it one, or keep traffic inside the node.")
+        return listed[first[rank] + channel % np.maximum(number[rank], 1)].astype(np.int32)
+
+    def path(self, src: npt.ArrayLike, dst: npt.ArrayLike, channel: npt.ArrayLike = 0) -> I32:
+        """Links from rank `src` to rank `dst` on `channel`, i32[..., 2]; all three broadcast.
+
+        In a node: fabric_tx(src), fabric_rx(dst); between nodes: nic_tx, nic_rx of the NICs `nic_of` gives; to itself: local twice.
+        """
+        src, dst, channel = np.broadcast_arrays(
+            self._checked(src, "src"), self._checked(dst, "dst"), np.asarray(channel, dtype=np.int64))
+        n, m = self.n_ranks, self.nics_per_node
+        out = np.stack([src, n + dst], axis=-1).astype(np.int32)
+        far, own = self.node_of[src] != self.node_of[dst], src == dst
+        if far.any():
+            tx = 3 * n + self.node_of[src[far]] * m + self.nic_of(src[far], channel[far])
+            rx = 3 * n + (self.n_nodes + self.node_of[dst[far]]) * m + self.nic_of(dst[far], channel[far])
+            out[far] = np.stack([tx, rx], axis=-1)
+        out[own] = 2 * n + src[own][:, None]
+        return out
+
+    def _checked(self, ranks: npt.ArrayLike, what: str) -> I64:
+        array = np.asarray(ranks, dtype=np.int64)
+        if array.size and (array.min() < 0 or array.max() >= self.n_ranks):
+            raise UsageError(f"{what} {array.min() if array.min() < 0 else array.max()}: expected 0 to {self.n_ranks - 1}.")
+        return array
+
+    # -- value
+
+    @cached_property
+    def digest(self) -> str:
+        """Hex of everything that changes what the topology means (not its name or sources)."""
+        meaning = {key: value for key, value in self.to_dict().items() if key not in ("name", "sources")}
+        return hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()[:32]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Topology) and self.to_dict() == other.to_dict()
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __repr__(self) -> str:
+        from .picture import picture
+
+        return picture(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON; columns as runs [value, count]."""
+        from .files import to_dict
+
+        return to_dict(self)
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Topology:
+        """The topology of `to_dict`. Raises DecodeError saying what is wrong."""
+        from .files import from_dict
+
+        return from_dict(data)
+
+    def save(self, path: Union[str, os.PathLike[str]]) -> Path:
+        """Writes the topology as JSON; returns the path."""
+        from .files import save
+
+        return save(self, path)
+
+    @classmethod
+    def load(cls, path: Union[str, os.PathLike[str]]) -> Topology:
+        """Reads what `save` wrote. Raises DecodeError naming the file and what is wrong with it."""
+        from .files import load
+
+        return load(path)
+
+    def show(self, **options: Any) -> Any:
+        """Draws the topology; returns a widget."""
+        return views.draw("topology", self, **options)
+
+
+def _whole(value: Any, what: str, low: int, high: int | None = None) -> int:
+    """`value` as an int in [low, high], or UsageError."""
+    wrong = isinstance(value, bool) or not hasattr(value, "__index__")
+    if wrong or value < low or (high is not None and value > high):
+        span = f"{low} or more" if high is None else f"{low} to {high}"
+        raise UsageError(f"{what} {value!r}: expected a whole number, {span}.")
+    return int(value)
+
+
+def _whole_list(sizes: Union[int, Sequence[int]], nodes: int) -> list[int]:
+    """Ranks of each node."""
+    nodes = _whole(nodes, "nodes", 1)
+    if isinstance(sizes, (str, bytes)) or not hasattr(sizes, "__len__"):
+        return [_whole(sizes, "gpus_per_node", 1)] * nodes
+    if len(sizes) != nodes:
+        raise UsageError(f"gpus_per_node lists {len(sizes)} nodes: expected {nodes}, one number per node.")
+    return [_whole(size, "gpus_per_node", 1) for size in sizes]
+
+
+def local_indices(node_of: npt.NDArray[Any]) -> I32:
+    """Index of each rank among those of its node, in rank order."""
+    order = np.argsort(node_of, kind="stable")
+    starts = np.concatenate([[0], np.cumsum(np.bincount(node_of))[:-1]])
+    local = np.empty(len(node_of), np.int32)
+    local[order] = np.arange(len(node_of)) - starts[node_of[order]]
+    return local
+
+
+def _check_local(node_of: npt.NDArray[Any], local_of: npt.NDArray[Any]) -> None:
+    order = np.lexsort((local_of, node_of))
+    if not np.array_equal(local_of[order], local_indices(node_of[order])):
+        raise UsageError("local_of: expected every node's ranks to be numbered 0, 1, 2, … each number once.")
+
+
+def _scaled(rates: I64, row: int, factor: float) -> I64:
+    changed = np.array(rates)
+    changed[row] = max(1, int(changed[row] / factor)) if changed[row] else 0
+    return changed

@@ -1,0 +1,95 @@
+"""Known machines, each number with where it comes from.
+
+Is: a table. Is not: calibrated to a benchmark; fabric rates are what a ring gets of the link (headers and flow control
+take the rest), NIC rates are line rates (a NIC reaches 92 to 97 % of them). What nobody published says "assumption".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from ..errors import UsageError, suggest
+
+if TYPE_CHECKING:
+    from .model import Topology
+
+
+@dataclasses.dataclass(frozen=True)
+class Preset:
+    """One machine: what `Topology.cluster` takes, plus the source of each number."""
+
+    nodes: int
+    gpus_per_node: int
+    nics_per_node: int
+    nic_gbits_per_s: float
+    nic_latency: str
+    fabric_gbytes_per_s: float
+    fabric_latency: str
+    local_gbytes_per_s: float
+    device: str
+    rails: bool
+    sources: dict[str, str]
+
+
+_NIC_LATENCY = "assumption: 5 us one way for a put by a host thread; rack to building ratios 1:7:15:30 are in arXiv 2510.20171"
+_FABRIC_LATENCY = "assumption: 1 us for a store through NVSwitch and its flag"
+_NIC_400 = "8 ConnectX-7 of 400 Gb/s line rate (NVIDIA DGX/HGX datasheets); 46 to 48.5 GB/s each measured"
+
+
+def _hbm(text: str) -> str:
+    return f"assumption: half of the memory bandwidth ({text}), since a copy reads and writes"
+
+
+def _gpu(gpus: int, nic_gbits: float, fabric: float, local: float, **sources: str) -> Preset:
+    return Preset(2, gpus, gpus, nic_gbits, "5us", fabric, "1us", local, "cuda", True,
+                  {**sources, "nic_latency": _NIC_LATENCY, "fabric_latency": _FABRIC_LATENCY})
+
+
+PRESETS: dict[str, Preset] = {
+    "lab": Preset(2, 4, 4, 1, "50us", 4, "5us", 8, "cpu", True, dict.fromkeys(("nic_gbits_per_s", "nic_latency", "fabric_gbytes_per_s", "fabric_latency", "local_gbytes_per_s"), "assumption: chosen so that shaped NICs are legible on two cores")),
+    "laptop": Preset(1, 4, 1, 1, "50us", 8, "2us", 8, "cpu", True, {
+        "nic_gbits_per_s": "assumption: one gigabit Ethernet port",
+        "nic_latency": "assumption: a TCP message between two hosts on one switch",
+        "fabric_gbytes_per_s": "assumption: one core copying between processes",
+        "fabric_latency": "assumption: a flag in shared memory seen by a waiting process",
+        "local_gbytes_per_s": "assumption: one core copying memory"}),
+    "dgx_a100": _gpu(
+        8, 200, 240, 1000,
+        nic_gbits_per_s="8 ConnectX-6 of 200 Gb/s for computation (NVIDIA DGX A100 datasheet)",
+        fabric_gbytes_per_s="NVLink 300 GB/s a direction (NVIDIA DGX A100 datasheet); assumption: a ring gets 80 %",
+        local_gbytes_per_s=_hbm("2.0 TB/s, A100 80 GB datasheet")),
+    "hgx_h100": _gpu(
+        8, 400, 367, 1675, nic_gbits_per_s=_NIC_400,
+        fabric_gbytes_per_s="NVLink 450 GB/s a direction (NVIDIA HGX H100 datasheet); a ring gets about 365 to 370 measured",
+        local_gbytes_per_s=_hbm("3.35 TB/s, H100 SXM datasheet")),
+    "hgx_h200": _gpu(
+        8, 400, 367, 2400, nic_gbits_per_s=_NIC_400,
+        fabric_gbytes_per_s="NVLink 450 GB/s a direction (NVIDIA HGX H200 datasheet); a ring gets about 365 to 370 measured",
+        local_gbytes_per_s=_hbm("4.8 TB/s, H200 SXM datasheet")),
+    "hgx_b200": _gpu(
+        8, 400, 682, 4000, nic_gbits_per_s=_NIC_400,
+        fabric_gbytes_per_s="NVLink 900 GB/s a direction (NVIDIA HGX B200 datasheet); a ring gets about 682 measured",
+        local_gbytes_per_s=_hbm("8 TB/s, B200 datasheet")),
+    "gb200_nvl72": _gpu(
+        72, 400, 682, 4000,
+        nic_gbits_per_s="assumption: one ConnectX-7 of 400 Gb/s a GPU; systems with two exist",
+        fabric_gbytes_per_s="NVLink 900 GB/s a direction, 72 GPUs in one domain (NVIDIA GB200 NVL72 datasheet); "
+                            "assumption: a ring gets 682 as on HGX B200",
+        local_gbytes_per_s=_hbm("8 TB/s, GB200 datasheet")),
+}
+
+ALIASES = {"a100": "dgx_a100", "h100": "hgx_h100", "h200": "hgx_h200", "b200": "hgx_b200", "gb200": "gb200_nvl72",
+           "nvl72": "gb200_nvl72", "default": "lab"}
+
+
+def build(name: str, nodes: int | None = None) -> Topology:
+    """`nodes` of the machine called `name`."""
+    from .model import Topology
+
+    key = str(name).lower().replace("-", "_")
+    key = ALIASES.get(key, key)
+    if key not in PRESETS:
+        raise UsageError(f"no preset {name!r}.{suggest(str(name), [*PRESETS, *ALIASES])}")
+    fields = {field.name: getattr(PRESETS[key], field.name) for field in dataclasses.fields(Preset)}
+    return Topology.cluster(**{**fields, "nodes": PRESETS[key].nodes if nodes is None else nodes}, name=key)

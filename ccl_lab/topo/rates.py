@@ -1,0 +1,49 @@
+"""Rates and latencies as people give them, to the whole numbers a topology keeps.
+
+Is: `8` (Gb/s) or `"400Gb/s"` or `"46 GB/s"` -> bytes per second; `"5us"` -> picoseconds. Is not: formatting (units.py).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Union
+
+from ..errors import UsageError
+from ..units import Duration, parse_duration
+
+Rate = Union[int, float, str]
+
+_RATE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?)\s*([kMGT]?)(b|bit|B)(?:/s|ps)\s*")
+_PREFIX = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
+
+def parse_rate(rate: Rate, unit_bytes_per_s: float, what: str) -> int:
+    """Whole bytes per second of `rate`: a number in the unit given, or text with its own ("8Gb/s", "46 GB/s").
+
+    `unit_bytes_per_s` is 1.25e8 where a bare number means Gb/s and 1e9 where it means GB/s; `what` names the argument
+    in errors. Raises UsageError if it is negative, not finite or cannot be read.
+    """
+    if isinstance(rate, str):
+        match = _RATE.fullmatch(rate)
+        if not match:
+            raise UsageError(f"{what} {rate!r} cannot be read: expected a number, or text such as '8Gb/s' or '46GB/s'.")
+        number, unit = float(match[1]), _PREFIX[match[2]] * (1.0 if match[3] == "B" else 0.125)
+    else:
+        if isinstance(rate, bool) or not hasattr(rate, "__float__"):
+            raise UsageError(f"{what} {rate!r} is a {type(rate).__name__}: expected a number or text such as '8Gb/s'.")
+        number, unit = float(rate), unit_bytes_per_s
+    if not math.isfinite(number) or number < 0 or number * unit >= 2**62:
+        raise UsageError(f"{what} {rate!r}: expected a finite rate, 0 or more and below 4e18 bytes per second.")
+    return round(number * unit)
+
+
+def parse_latency(latency: Duration, what: str) -> int:
+    """Whole picoseconds of `latency`: seconds, or text such as "5us". Raises UsageError as `parse_duration` does."""
+    try:
+        picoseconds = round(parse_duration(latency) * 1e12)
+    except UsageError as error:
+        raise UsageError(f"{what}: {error}") from None
+    if picoseconds >= 2**62:
+        raise UsageError(f"{what} {latency!r}: expected less than 4e6 s.")
+    return picoseconds

@@ -1,0 +1,1 @@
+"""Writers of traces, one format a file: Arrow and Parquet, Chrome JSON, Perfetto protobuf."""

@@ -1,0 +1,55 @@
+// The Python module ccl_lab._core: binds the subjects, decides nothing. Its Python face is ccl_lab/_core.pyi.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include "base/clock.hpp"
+#include "base/status.hpp"
+#include "ccl_lab/schema.hpp"
+#include "reduce/reduce.hpp"
+
+namespace nb = nanobind;
+
+void bind_reduce(nb::module_& m);
+#if defined(CCL_LAB_HAVE_ENGINE)
+void bind_segment(nb::module_& m);
+void bind_engine(nb::module_& m);
+#endif
+#if defined(CCL_LAB_HAVE_SIM)
+void bind_sim(nb::module_& m);
+#endif
+
+namespace {
+
+nb::dict build_info() {
+  nb::dict info;
+  info["compiler"] = __VERSION__;
+  info["build_type"] = CCL_LAB_BUILD_TYPE;
+  info["sanitize"] = CCL_LAB_SANITIZE;
+  info["isa"] = ccl_lab::isa_name(ccl_lab::best_isa());
+  info["ops_version"] = ccl_lab::kOpsVersion;
+  info["trace_version"] = ccl_lab::kTraceVersion;
+  nb::dict codes;
+  for (int code = 0; code <= static_cast<int>(ccl_lab::Code::internal); ++code)
+    codes[ccl_lab::code_name(static_cast<ccl_lab::Code>(code))] = code;
+  info["codes"] = codes;
+  return info;
+}
+
+}  // namespace
+
+NB_MODULE(_core, m) {
+  m.doc() = "The native engine and simulator of ccl_lab.";
+  nb::set_leak_warnings(false);
+  m.def("now_ns", &ccl_lab::now_ns, "CLOCK_MONOTONIC in nanoseconds: the clock of every trace of this host.");
+  m.def("build_info", &build_info,
+        "How this module was built: compiler, build type, sanitizer, instruction set of the reductions, versions of the "
+        "schema, and `codes`: the number of each error code by name.");
+  bind_reduce(m);
+#if defined(CCL_LAB_HAVE_ENGINE)
+  bind_segment(m);
+  bind_engine(m);
+#endif
+#if defined(CCL_LAB_HAVE_SIM)
+  bind_sim(m);
+#endif
+}

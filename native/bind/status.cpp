@@ -1,0 +1,45 @@
+// The mapping of codes to classes; see status.hpp.
+#include "status.hpp"
+
+namespace nb = nanobind;
+
+namespace ccl_lab {
+
+namespace {
+
+const char* class_name(Code code) {
+  switch (code) {
+    case Code::usage: return "UsageError";
+    case Code::shape: return "ShapeError";
+    case Code::dtype: return "DtypeError";
+    case Code::config: return "ConfigError";
+    case Code::bounds: return "BoundsError";
+    case Code::connect: return "ConnectError";
+    case Code::registration: return "RegistrationError";
+    case Code::link_down: return "LinkDownError";
+    case Code::peer_lost: return "PeerLostError";
+    case Code::timeout: return "OpTimeout";
+    case Code::aborted: return "AbortedError";
+    case Code::unsupported: return "UnsupportedError";
+    case Code::ok:
+    case Code::internal: break;
+  }
+  return "CclError";
+}
+
+}  // namespace
+
+nb::object to_exception(const Status& status) {
+  nb::object error_class = nb::module_::import_("ccl_lab.errors").attr(class_name(status.code));
+  return error_class(status.message, nb::arg("rank") = status.rank, nb::arg("nic") = status.nic,
+                     nb::arg("op_id") = status.op_id);
+}
+
+void check(const Status& status) {
+  if (status.ok()) return;
+  nb::object error = to_exception(status);
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
+  throw nb::python_error();
+}
+
+}  // namespace ccl_lab

@@ -1,0 +1,180 @@
+// The shared memory of one rank: what its node's peers and the notebook process may read and write.
+//
+// Is: one sealed memfd, created by the rank, mapped by others of the same user through /proc/<pid>/fd/<fd>.
+// Is not: an allocator (that is `comm`) or a protocol: who writes what, when, is said at each part.
+//
+//   0 ┌──────────────────┐ SegmentHeader: sizes and where everything is; written once by create()
+//     ├──────────────────┤ Control: abort, sleeping, heartbeat, progress
+//     ├──────────────────┤ signals: u64[n_ranks][n_signal_channels], rows padded to 64 bytes; row = source rank
+//     ├──────────────────┤ ready slots: ReadySlot[n_ranks]; region key 0; slot = who wrote it
+//     ├──────────────────┤ regions: RegionSlot[kRegionSlots]: plain memory the owner lets peers copy to and from
+//     ├──────────────────┤ shapers: NicShaper[n_nics]; those of the node's lowest rank count for all its ranks
+//     ├──────────────────┤ trace: ring of SpanRecord (trace/ring.hpp)
+//     ├──────────────────┤ arena, 2 MiB aligned: registered memory; region key 1; sparse
+//     └──────────────────┘
+//
+// Invariants
+//  - Offsets follow from the sizes; open() recomputes them and refuses a header that differs or a file that is too small.
+//  - The file cannot shrink (F_SEAL_SHRINK): a mapping never faults because a peer truncated it.
+//  - No name in the file system: when the last process that maps it ends, the memory is gone.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/doorbell.hpp"
+#include "base/signals.hpp"
+#include "base/status.hpp"
+
+namespace ccl_lab {
+
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free,
+              "atomics are shared by processes");
+
+inline constexpr std::uint32_t kSegmentVersion = 1;
+inline constexpr std::uint32_t kControlRegionKey = 0;
+inline constexpr std::uint32_t kArenaRegionKey = 1;
+inline constexpr std::uint64_t kSpanRingHeaderBytes = 256;
+inline constexpr std::uint64_t kSpanBytes = 48;
+
+struct SegmentOptions {
+  int n_signal_channels = 65;                   // schedule channels and, last, READY
+  int n_nics = 1;                               // of the node
+  std::uint32_t trace_spans = 65536;            // power of two
+  std::uint64_t arena_bytes = std::uint64_t{1} << 36;
+};
+
+struct SegmentHeader {
+  char magic[8];
+  std::uint32_t version;
+  std::int32_t rank;
+  std::int32_t n_ranks;
+  std::uint32_t n_signal_channels;
+  std::uint32_t n_nics;
+  std::uint32_t trace_spans;
+  std::uint64_t signals_offset, signals_bytes;
+  std::uint64_t ready_offset, ready_bytes;
+  std::uint64_t regions_offset, regions_bytes;
+  std::uint64_t shapers_offset, shapers_bytes;
+  std::uint64_t trace_offset, trace_bytes;
+  std::uint64_t control_offset, control_bytes;
+  std::uint64_t arena_offset, arena_bytes;
+  std::uint64_t total_bytes;
+  std::uint64_t doorbell_inode;
+  std::int32_t doorbell_fd;
+  std::int32_t pid;
+};
+
+inline constexpr std::size_t kAbortReasonBytes = 256;
+
+struct Control {
+  // Set by any process through RankSegment::abort, cleared by the owner.
+  alignas(64) std::atomic<std::uint32_t> abort_claim;
+  std::atomic<std::uint32_t> abort_code;  // a Code; ok: not aborted; published last
+  std::atomic<std::uint32_t> abort_epoch;  // how often this rank was aborted
+  std::int32_t culprit;
+  char abort_reason[kAbortReasonBytes];
+  // Ringers and the owner (doorbell.hpp).
+  alignas(64) std::atomic<std::uint32_t> sleeping;
+  // Written by the owner, read by anyone.
+  alignas(64) std::atomic<std::uint64_t> heartbeat;
+  std::atomic<std::uint64_t> coll_id;  // the collective in progress
+  std::atomic<std::uint32_t> state;
+  // Written by the notebook or the owner.
+  alignas(64) std::atomic<std::uint32_t> trace_enabled;
+};
+
+// What a rank says to a peer when it enters a collective; written by the peer's put, READY is raised after it.
+struct alignas(64) ReadySlot {
+  std::uint64_t sequence;
+  std::uint64_t plan_hash;
+  std::uint64_t count;
+  std::uint8_t collective;
+  std::uint8_t dtype;
+  std::uint8_t redop;
+  std::uint8_t flags;
+  std::uint32_t key[3];  // by Buffer
+  std::uint64_t offset[3];
+  std::uint64_t size[3];
+};
+static_assert(sizeof(ReadySlot) == 128);
+
+// Memory of the owner outside the segment, by its address there; written by the owner, `state` last.
+struct RegionSlot {
+  std::atomic<std::uint32_t> state;  // 0 free, 1 in use
+  std::uint32_t key;
+  std::uint64_t base;
+  std::uint64_t size;
+};
+inline constexpr std::size_t kRegionSlots = 64;
+
+// One NIC of a node, shared by the node's ranks: a generic cell rate algorithm per direction (transport/tcp/shaper.hpp).
+struct alignas(64) NicShaper {
+  std::atomic<std::int64_t> tx_tat_ns;  // theoretical arrival time: when all bytes admitted so far are through
+  std::atomic<std::uint64_t> tx_bytes;
+  alignas(64) std::atomic<std::int64_t> rx_tat_ns;
+  std::atomic<std::uint64_t> rx_bytes;
+  alignas(64) std::atomic<std::uint64_t> bytes_per_s;  // 0: unshaped
+  std::atomic<std::uint32_t> up;
+};
+
+class RankSegment {
+ public:
+  static Result<RankSegment> create(int rank, int n_ranks, const SegmentOptions& options);
+  // Maps the segment behind descriptor `fd` of process `pid`, and its doorbell.
+  static Result<RankSegment> open(int pid, int fd);
+
+  RankSegment(RankSegment&& other) noexcept;
+  RankSegment& operator=(RankSegment&& other) noexcept;
+  RankSegment(const RankSegment&) = delete;
+  RankSegment& operator=(const RankSegment&) = delete;
+  ~RankSegment();
+
+  int fd() const { return fd_; }
+  int pid() const { return header_.pid; }
+  int rank() const { return header_.rank; }
+  int n_ranks() const { return header_.n_ranks; }
+  int n_nics() const { return static_cast<int>(header_.n_nics); }
+  const SegmentHeader& header() const { return header_; }
+
+  Control& control() const { return *part<Control>(header_.control_offset); }
+  SignalTable signals() const;
+  std::span<ReadySlot> ready_slots() const;
+  std::span<RegionSlot> region_slots() const;
+  std::span<NicShaper> shapers() const;
+  std::byte* trace_memory() const { return base_ + header_.trace_offset; }
+  std::uint32_t trace_spans() const { return header_.trace_spans; }
+  std::byte* arena() const { return base_ + header_.arena_offset; }
+  std::uint64_t arena_bytes() const { return header_.arena_bytes; }
+  // Gives the arena's pages in [offset, offset + nbytes) back to the system; they read as zero afterwards.
+  Status release(std::uint64_t offset, std::uint64_t nbytes) const;
+  // The memory of region key 0 or 1; empty for other keys (see region_slots).
+  std::span<std::byte> region(std::uint32_t key) const;
+
+  const Doorbell& doorbell() const { return doorbell_; }
+
+  // Asks the owner to stop: the first reason is kept. True if this call was the first. Wakes the owner.
+  bool abort(Code code, std::string_view reason, int culprit) const;
+  // ok, or why the owner was told to stop (`rank` of the Status is the culprit).
+  Status abort_status() const;
+  bool aborted() const { return control().abort_code.load(std::memory_order_acquire) != 0; }
+  void clear_abort() const;  // the owner only
+
+ private:
+  RankSegment() = default;
+  template <class T>
+  T* part(std::uint64_t offset) const {
+    return reinterpret_cast<T*>(base_ + offset);
+  }
+
+  int fd_ = -1;
+  std::byte* base_ = nullptr;
+  SegmentHeader header_{};  // a private copy: a peer that scribbles on the shared one cannot move our pointers
+  Doorbell doorbell_;
+};
+
+}  // namespace ccl_lab

@@ -1,0 +1,6 @@
+// The reduction kernels for the instruction set "avx2"; see kernels.inl.
+#include "reduce/kernels.inl"
+
+const Table& avx2_table() { return kTable; }
+
+}  // namespace ccl_lab::kernels

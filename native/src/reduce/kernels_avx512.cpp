@@ -1,0 +1,6 @@
+// The reduction kernels for the instruction set "avx512"; see kernels.inl.
+#include "reduce/kernels.inl"
+
+const Table& avx512_table() { return kTable; }
+
+}  // namespace ccl_lab::kernels

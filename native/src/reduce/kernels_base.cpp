@@ -1,0 +1,6 @@
+// The reduction kernels for the instruction set "base"; see kernels.inl.
+#include "reduce/kernels.inl"
+
+const Table& base_table() { return kTable; }
+
+}  // namespace ccl_lab::kernels

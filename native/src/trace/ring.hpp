@@ -1,0 +1,104 @@
+// The spans of one rank on their way out: a ring in the rank's segment.
+//
+// Is: a queue of SpanRecord with one writer (the rank's progress thread) and one reader (the notebook's collector, or the
+//     rank itself), in different processes or not. Records that find the ring full are counted and lost.
+// Is not: a place where anyone waits: neither side blocks, allocates or makes a system call.
+//
+//   head counts records ever written, tail records ever read; slot = count & (capacity - 1).
+//
+// Invariants
+//  - head - tail <= capacity; a record is written before head passes it, and read before tail passes it.
+//  - A reader trusts nothing it reads: whatever head says, it copies only slots of the ring.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "base/segment.hpp"
+#include "ccl_lab/schema.hpp"
+
+namespace ccl_lab {
+
+struct SpanRingHeader {
+  alignas(64) std::atomic<std::uint64_t> head;
+  alignas(64) std::atomic<std::uint64_t> tail;
+  alignas(64) std::atomic<std::uint64_t> dropped;
+};
+static_assert(sizeof(SpanRingHeader) <= kSpanRingHeaderBytes && sizeof(SpanRecord) == kSpanBytes);
+
+class SpanWriter {
+ public:
+  SpanWriter() = default;  // records nothing
+  // `enabled` may be switched by anyone at any time.
+  SpanWriter(std::byte* memory, std::uint32_t capacity, const std::atomic<std::uint32_t>* enabled)
+      : header_(reinterpret_cast<SpanRingHeader*>(memory)),
+        slots_(reinterpret_cast<SpanRecord*>(memory + kSpanRingHeaderBytes)),
+        enabled_(enabled),
+        mask_(capacity - 1),
+        head_(header_->head.load(std::memory_order_relaxed)),
+        known_tail_(header_->tail.load(std::memory_order_acquire)) {}
+  explicit SpanWriter(const RankSegment& own)
+      : SpanWriter(own.trace_memory(), own.trace_spans(), &own.control().trace_enabled) {}
+
+  bool enabled() const { return enabled_ != nullptr && enabled_->load(std::memory_order_relaxed) != 0; }
+
+  void record(const SpanRecord& span) {
+    if (!enabled()) return;
+    if (head_ - known_tail_ > mask_) {
+      known_tail_ = header_->tail.load(std::memory_order_acquire);
+      if (head_ - known_tail_ > mask_) {
+        header_->dropped.store(header_->dropped.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+        return;
+      }
+    }
+    slots_[head_ & mask_] = span;
+    header_->head.store(++head_, std::memory_order_release);
+  }
+
+ private:
+  SpanRingHeader* header_ = nullptr;
+  SpanRecord* slots_ = nullptr;
+  const std::atomic<std::uint32_t>* enabled_ = nullptr;
+  std::uint64_t mask_ = 0;
+  std::uint64_t head_ = 0;
+  std::uint64_t known_tail_ = 0;
+};
+
+class SpanReader {
+ public:
+  SpanReader(std::byte* memory, std::uint32_t capacity)
+      : header_(reinterpret_cast<SpanRingHeader*>(memory)),
+        slots_(reinterpret_cast<const SpanRecord*>(memory + kSpanRingHeaderBytes)),
+        capacity_(capacity) {}
+  explicit SpanReader(const RankSegment& segment) : SpanReader(segment.trace_memory(), segment.trace_spans()) {}
+
+  std::size_t available() const {
+    const std::uint64_t head = header_->head.load(std::memory_order_acquire);
+    return static_cast<std::size_t>(
+        std::min<std::uint64_t>(head - header_->tail.load(std::memory_order_relaxed), capacity_));
+  }
+
+  // Copies up to `max_spans` of the oldest records to `out` and frees their slots; returns how many.
+  std::size_t drain(SpanRecord* out, std::size_t max_spans) {
+    const std::uint64_t tail = header_->tail.load(std::memory_order_relaxed);
+    const std::size_t n = std::min(available(), max_spans);
+    const std::size_t at = static_cast<std::size_t>(tail & (capacity_ - 1));
+    const std::size_t first = std::min<std::size_t>(n, capacity_ - at);
+    if (first > 0) std::memcpy(out, slots_ + at, first * sizeof(SpanRecord));
+    if (n > first) std::memcpy(out + first, slots_, (n - first) * sizeof(SpanRecord));
+    header_->tail.store(tail + n, std::memory_order_release);
+    return n;
+  }
+
+  std::uint64_t dropped() const { return header_->dropped.load(std::memory_order_relaxed); }
+
+ private:
+  SpanRingHeader* header_;
+  const SpanRecord* slots_;
+  std::uint64_t capacity_;
+};
+
+}  // namespace ccl_lab

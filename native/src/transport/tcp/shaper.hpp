@@ -1,0 +1,87 @@
+// How a NIC of the lab is held to a rate.
+//
+// Is: two rules over one word per NIC and direction, `tat`: the time at which the wire has carried all bytes admitted so
+//     far. The word lies in shared memory; the ranks of a node share a NIC by compare-and-swap, without locks.
+// Is not: a model of latency or loss. It knows no clock: `now_ns` comes from the caller, so tests run on virtual time.
+//
+//   sending    reserve first: a quantum gets the slot [max(tat, ready), + quantum / rate) of the wire and may be handed to
+//              the kernel once its slot has passed. `ready` is when the bytes began to wait, so a process that the
+//              system did not run for a while catches up exactly what it missed, and idle time is never saved up.
+//   receiving  pay afterwards: one may read while tat <= now, then tat = max(tat, now - slack) + read / rate. An arrival on
+//              an idle NIC is not delayed (the sender paid for the wire); an incast waits its turn.
+//
+// Invariants
+//  - Over any span T of time at most rate * (T + kMostLateNs) + one quantum per rank leave a NIC, and at most
+//    rate * (T + kMostLateNs) + one quantum per rank are read from it.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "base/segment.hpp"
+
+namespace ccl_lab {
+
+inline constexpr std::int64_t kMostLateNs = 10'000'000;
+// How long before a receiver looked the first bytes on an idle connection may have been there: more would let the first
+// milliseconds of an incast pass unshaped.
+inline constexpr std::int64_t kFirstReadSlackNs = 1'000'000;
+
+class Shaper {
+ public:
+  Shaper() = default;  // shapes nothing
+  explicit Shaper(NicShaper* nic) : nic_(nic) {}
+
+  std::uint64_t rate() const { return nic_ == nullptr ? 0 : nic_->bytes_per_s.load(std::memory_order_relaxed); }
+  bool up() const { return nic_ == nullptr || nic_->up.load(std::memory_order_relaxed) != 0; }
+
+  // How many bytes are admitted at one go: half a millisecond's worth, in bounds.
+  static std::uint64_t quantum(std::uint64_t rate) {
+    return std::clamp<std::uint64_t>(rate / 2000, 16 * 1024, 256 * 1024);
+  }
+
+  struct Slot {
+    std::int64_t begin_ns = 0;
+    std::int64_t end_ns = 0;
+  };
+
+  // A slot of the sending wire for `nbytes` that have waited since `ready_ns`. rate > 0.
+  Slot reserve(std::uint64_t nbytes, std::uint64_t rate, std::int64_t ready_ns, std::int64_t now_ns) const {
+    const std::int64_t earliest = std::max(std::min(ready_ns, now_ns), now_ns - kMostLateNs);
+    return advance(nic_->tx_tat_ns, duration_ns(nbytes, rate), earliest);
+  }
+
+  // When one may read next: at or before now_ns means at once.
+  std::int64_t readable_ns() const { return nic_->rx_tat_ns.load(std::memory_order_relaxed); }
+
+  // Pays for bytes read. `since_ns`: they may have been there since then.
+  Slot pay(std::uint64_t nbytes, std::uint64_t rate, std::int64_t since_ns, std::int64_t now_ns) const {
+    const std::int64_t earliest = std::max(std::min(since_ns, now_ns), now_ns - kMostLateNs);
+    return advance(nic_->rx_tat_ns, duration_ns(nbytes, rate), earliest);
+  }
+
+  void count_tx(std::uint64_t nbytes) const {
+    if (nic_ != nullptr) nic_->tx_bytes.fetch_add(nbytes, std::memory_order_relaxed);
+  }
+  void count_rx(std::uint64_t nbytes) const {
+    if (nic_ != nullptr) nic_->rx_bytes.fetch_add(nbytes, std::memory_order_relaxed);
+  }
+
+  static std::int64_t duration_ns(std::uint64_t nbytes, std::uint64_t rate) {
+    return static_cast<std::int64_t>((nbytes * 1'000'000'000u + rate - 1) / rate);
+  }
+
+ private:
+  static Slot advance(std::atomic<std::int64_t>& tat, std::int64_t duration_ns, std::int64_t earliest_ns) {
+    std::int64_t seen = tat.load(std::memory_order_relaxed);
+    for (;;) {
+      const std::int64_t begin = std::max(seen, earliest_ns);
+      if (tat.compare_exchange_weak(seen, begin + duration_ns, std::memory_order_relaxed))
+        return {begin, begin + duration_ns};
+    }
+  }
+
+  NicShaper* nic_ = nullptr;
+};
+
+}  // namespace ccl_lab

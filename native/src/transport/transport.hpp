@@ -1,0 +1,100 @@
+// The contract of every transport: it moves bytes and raises signals, nothing else.
+//
+// Is: the interface between `comm` (which owns memory, keys, signals and decides what to send) and a way to move bytes.
+// Is not: a place for schedules, windows, retries or reductions; a transport includes no other transport, no `exec`, no `ir`.
+//
+// Invariants
+//  - No call blocks, allocates per byte, or throws. `poll` does all work that takes time, a bounded slice at a time.
+//  - The source of a put or the destination of a get belongs to the transport until its completion is polled.
+//  - A put's signal is raised at the peer after the put's bytes are visible there; signals of one sender on one signal
+//    channel are raised in posting order, whatever connections their bytes took.
+//  - Every posted put or get completes exactly once: with ok, or with an error that names what failed.
+//  - Offsets from a peer are checked against the registered region before a byte is written or read.
+#pragma once
+
+#include <poll.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "base/status.hpp"
+
+namespace ccl_lab {
+
+// Names a region registered by a rank; chosen by the owner, equal in all its transports. Key 0 is the control region.
+using RegionKey = std::uint32_t;
+
+struct Remote {
+  RegionKey key = 0;
+  std::uint64_t offset = 0;
+};
+
+// What an op is called in traces and errors.
+struct Tag {
+  std::uint32_t coll_id = 0;
+  std::int32_t op_id = -1;
+  std::uint16_t channel = 0;
+};
+
+struct Put {
+  std::int32_t peer = -1;
+  std::uint16_t nic = 0;         // local NIC of the node that should carry it (ignored inside a node)
+  std::uint16_t peer_nic = 0;    // NIC of the peer's node that should receive it
+  const std::byte* source = nullptr;
+  std::uint64_t nbytes = 0;      // 0 with a signal: a pure signal
+  Remote destination;
+  std::int32_t signal = -1;      // signal channel to raise at the peer, in the row of this rank; -1: none
+  std::uint64_t cookie = 0;
+  Tag tag;
+};
+
+struct Get {
+  std::int32_t peer = -1;
+  std::uint16_t nic = 0;
+  std::uint16_t peer_nic = 0;
+  std::byte* destination = nullptr;
+  std::uint64_t nbytes = 0;
+  Remote source;
+  std::uint64_t cookie = 0;
+  Tag tag;
+};
+
+struct Completion {
+  std::uint64_t cookie = 0;
+  Status status;
+};
+
+// A connection or peer failed outside any one put: reported once, with whom and why.
+struct LinkEvent {
+  std::int32_t peer = -1;
+  std::uint16_t nic = 0;
+  Status status;
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  virtual const char* name() const = 0;
+
+  // Makes [base, base + size) reachable to peers under `key`. The memory outlives the registration.
+  [[nodiscard]] virtual Status register_region(RegionKey key, std::byte* base, std::uint64_t size) = 0;
+  [[nodiscard]] virtual Status deregister_region(RegionKey key) = 0;
+
+  [[nodiscard]] virtual bool connected(std::int32_t peer) const = 0;
+  [[nodiscard]] virtual Status put(const Put& put) = 0;
+  [[nodiscard]] virtual Status get(const Get& get) = 0;
+
+  // Moves bytes, raises signals, appends completions and events; returns how many things it did (0: idle).
+  virtual int poll(std::int64_t now_ns, std::vector<Completion>& completions, std::vector<LinkEvent>& events) = 0;
+
+  // What to sleep on while idle: appends descriptors, and lowers wake_ns to the latest time (ns, CLOCK_MONOTONIC) by
+  // which poll wants to be called again; the caller starts with INT64_MAX, which stays where nothing is timed.
+  virtual void wait_set(std::vector<pollfd>& descriptors, std::int64_t& wake_ns) const = 0;
+
+  // Forgets everything in flight (no completions will come) and drops connections; after it `connected` is false
+  // and connections of a newer epoch can be added. Used after an abort and by the destructor.
+  virtual void reset(std::uint16_t epoch) = 0;
+};
+
+}  // namespace ccl_lab

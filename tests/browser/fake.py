@@ -1,0 +1,126 @@
+"""Stand-ins for the nouns, so that browser tests need neither engine nor simulator.
+
+Is: a trace of a ring all_reduce with channels, NICs, copies and waits; a million spans; a topology; a schedule.
+Is not: a model of anything real.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+
+from ccl_lab.trace.columns import COLUMNS, SpanKind, Track
+
+
+class FakeTrace:
+    """The two attributes that the widgets read."""
+
+    def __init__(self, columns: dict[str, np.ndarray], meta: dict | None = None) -> None:
+        self.columns, self.meta = columns, meta or {}
+
+
+def columns_of(rows: list[dict]) -> dict[str, np.ndarray]:
+    """Trace columns of dicts; what is absent is -1 or 0."""
+    missing = {"step": -1, "peer": -1, "op_id": -1}
+    return {name: np.array([row.get(name, missing.get(name, 0)) for row in rows], dtype) for name, dtype in COLUMNS.items()}
+
+
+def topology(nodes: int = 2, gpus: int = 4, gbits: float = 8.0) -> SimpleNamespace:
+    """Nodes with one NIC per rank."""
+    n = nodes * gpus
+    return SimpleNamespace(name=f"cluster of {nodes} x {gpus}", n_nodes=nodes, n_ranks=n, node_of=np.arange(n) // gpus,
+                           local_of=np.arange(n) % gpus, nics_per_node=gpus, nic_gbits=np.full(nodes * gpus, gbits),
+                           emulated=True, rails=True, device="cpu")  # fmt: skip
+
+
+def ring(n: int = 8, gpus: int = 4, channels: int = 2, nbytes: int = 64 << 20, seed: int = 1, slow_nic: int = -1,
+         source: str = "measured", origin: int = 1_000_000_000) -> FakeTrace:  # fmt: skip
+    """A ring all_reduce: 2 (n - 1) steps on each channel; crossings between nodes use NICs, others the fabric."""
+    rng = np.random.default_rng(seed)
+    rows: list[dict] = []
+    clock = np.full((n, channels), float(origin))
+    part = nbytes // n // channels
+    for step in range(2 * (n - 1)):
+        for c in range(channels):
+            before = clock[:, c].copy()
+            for r in range(n):
+                peer, node = (r + 1) % n, r // gpus
+                far = peer // gpus != node
+                nic = (r % gpus + c) % gpus
+                rate = (1.0 if far else 4.0) * (0.35 if far and nic == slow_nic else 1.0)
+                took = part / rate * (1 + 0.06 * rng.random())
+                begin, end = before[r], before[r] + took
+                base = dict(rank=r, node=node, op_id=(step * n + r) * channels * 3 + c * 3, step=step, coll_id=1)
+                rows.append({**base, "track": Track.channel, "index": c, "kind": SpanKind.put, "peer": peer, "nbytes": part, "begin_ns": begin, "end_ns": end})
+                if far:
+                    for k in range(4):
+                        low, high = begin + took * k / 4, begin + took * (k + 1) / 4
+                        wire = {"kind": SpanKind.segment, "nbytes": part // 4, "begin_ns": low, "end_ns": high, "index": nic}
+                        rows.append({**base, **wire, "track": Track.nic_tx, "peer": peer})
+                        rows.append({**base, **wire, "track": Track.nic_rx, "peer": r, "rank": peer, "node": peer // gpus, "begin_ns": low + 20_000, "end_ns": high + 20_000})
+                else:
+                    rows.append({**base, "track": Track.fabric, "kind": SpanKind.segment, "peer": peer, "nbytes": part, "begin_ns": begin, "end_ns": end})
+                left = (r - 1) % n
+                late = before[left] + part / (1.0 if left // gpus != node else 4.0) * 1.05
+                waited = max(late, end)
+                if waited > end:
+                    rows.append({**base, "op_id": base["op_id"] + 1, "track": Track.channel, "index": c, "kind": SpanKind.wait, "peer": left, "begin_ns": end, "end_ns": waited})
+                reduced = waited
+                if step < n - 1:
+                    reduced = waited + part / 9
+                    rows.append({**base, "op_id": base["op_id"] + 2, "track": Track.channel, "index": c, "kind": SpanKind.reduce, "nbytes": part, "begin_ns": waited, "end_ns": reduced})
+                    rows.append({**base, "op_id": base["op_id"] + 2, "track": Track.copy, "kind": SpanKind.reduce, "nbytes": part, "begin_ns": waited, "end_ns": reduced})
+                clock[r, c] = reduced
+    end = max(row["end_ns"] for row in rows)
+    meta = {"source": source, "collective": "all_reduce", "algorithm": "ring", "n_ranks": n, "nbytes": nbytes, "dtype": "float32",
+            "time_us": (end - origin) / 1e3, "drops": 0, "emulated": source == "measured"}  # fmt: skip
+    return FakeTrace(columns_of(rows), meta)
+
+
+def million(n: int = 1_000_000, lanes: int = 64, seed: int = 0) -> FakeTrace:
+    """`n` spans on 64 lanes of 8 ranks: 4 channels, 2 NICs each way."""
+    rng = np.random.default_rng(seed)
+    per = n // lanes
+    tracks = np.array([Track.channel] * 4 + [Track.nic_tx] * 2 + [Track.nic_rx] * 2)
+    indices = np.array([0, 1, 2, 3, 0, 1, 0, 1])
+    lane = np.repeat(np.arange(lanes), per)
+    gaps, lengths = rng.integers(10, 4000, (lanes, per)), rng.integers(200, 8000, (lanes, per))
+    begin = np.cumsum(gaps + lengths, axis=1) - lengths
+    size = len(lane)
+    kinds = rng.choice([SpanKind.put, SpanKind.wait, SpanKind.reduce, SpanKind.copy], size, p=[0.5, 0.2, 0.2, 0.1])
+    track = tracks[lane % 8]
+    values = {
+        "rank": lane // 8, "node": lane // 32, "track": track, "index": indices[lane % 8],
+        "kind": np.where(track == Track.channel, kinds, SpanKind.segment), "op_id": np.arange(size), "step": np.arange(size) % 14,
+        "peer": (lane // 8 + 1) % 8, "nbytes": rng.integers(1, 1 << 20, size),
+        "begin_ns": begin.ravel(), "end_ns": (begin + lengths).ravel(),
+    }  # fmt: skip
+    columns = {name: np.asarray(values.get(name, np.zeros(size)), dtype) for name, dtype in COLUMNS.items()}
+    return FakeTrace(columns, {"source": "simulated", "collective": "all_reduce", "algorithm": "ring", "n_ranks": 8})
+
+
+def schedule(n: int = 8) -> SimpleNamespace:
+    """Ring all_reduce as op columns."""
+    names = ("rank", "channel", "step", "kind", "peer", "sig_channel", "value", "dst_buf", "dst_chunk", "n_chunks", "src_begin", "src_count", "arg")
+    rows: list[tuple] = []
+    src: list[tuple] = []
+
+    def op(rank: int, step: int, kind: int, peer: int = -1, sig: int = -1, value: int = 0, chunk: int = 0, sources: list | None = None) -> None:
+        sources = sources or []
+        dst = 2 if kind == SpanKind.put and step < n - 1 else 1
+        rows.append((rank, 0, step, kind, peer, sig, value, dst, chunk, 1, len(src), len(sources), 0))
+        src.extend(sources)
+
+    for step in range(2 * (n - 1)):
+        for r in range(n):
+            send, take = (r - step) % n, (r - step - 1) % n
+            op(r, step, SpanKind.put, (r + 1) % n, 0, 0, send, [(r, 0 if step == 0 else 1, send)])
+            op(r, step, SpanKind.wait, (r - 1) % n, 0, step + 1)
+            if step < n - 1:
+                op(r, step, SpanKind.reduce, chunk=take, sources=[(r, 2, take), (r, 0, take)])
+    columns = dict(zip(names, np.array(rows, np.int32).T))
+    for i, name in enumerate(("src_rank", "src_buf", "src_chunk")):
+        columns[name] = np.array([row[i] for row in src], np.int32)
+    return SimpleNamespace(ops=SimpleNamespace(**columns), collective="all_reduce", algorithm="ring", n_ranks=n, n_channels=1, parts=n,
+                           nbytes=64 << 20, dtype="float32", reasons=("ring: 2 (n - 1) / n of the bytes cross each link, the least there is",))  # fmt: skip

@@ -1,0 +1,86 @@
+"""Random schedules and topologies for the simulator's tests. Every value follows from the seed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ccl_lab.ir import Builder, Schedule
+from ccl_lab.topo import Topology
+
+
+def random_topology(rng: np.random.Generator, n: int) -> Topology:
+    """Uneven nodes in shuffled order, odd rates, some NICs down."""
+    n_nodes = int(rng.integers(1, n + 1)) if rng.random() < 0.7 else 1
+    node_of = np.concatenate([np.arange(n_nodes), rng.integers(0, n_nodes, n - n_nodes)])
+    rng.shuffle(node_of)
+    local_of = np.zeros(n, np.int32)
+    for node in range(n_nodes):
+        ranks = np.flatnonzero(node_of == node)
+        local_of[ranks] = rng.permutation(len(ranks))
+    nics = int(rng.integers(1, 5))
+    rates = rng.integers(1_000_000, 60_000_000_000, n_nodes * nics)
+    if nics > 1:
+        rates.reshape(n_nodes, nics)[rng.random(n_nodes) < 0.3, int(rng.integers(nics))] = 0
+    return Topology(
+        "random", node_of, nics, rates, rng.integers(0, 9_000_000, n_nodes * nics), rng.integers(10**6, 10**12, n),
+        rng.integers(0, 2_000_001, n), rng.integers(10**6, 10**12, n), local_of=local_of)  # fmt: skip
+
+
+def random_schedule(rng: np.random.Generator, n: int, n_ops: int) -> Schedule:
+    """Ops in an order that is one legal execution, so that it cannot deadlock. What it computes is meaningless."""
+    channels, parts = int(rng.integers(1, 4)), int(rng.integers(1, 4))
+    ragged = rng.random() < 0.3
+    counts = rng.integers(0, 2000, (n, n)) if ragged else None
+    b = Builder("all_to_allv" if ragged else "all_to_all", n, algorithm="random", channels=channels, parts=parts, counts=counts)
+    available: dict[tuple[int, int, int], int] = {}
+    kinds = ["put", "put", "put", "wait", "wait", "wait", "signal", "get", "copy", "reduce", "flush", "compute"]
+
+    def chunks() -> slice:
+        low = int(rng.integers(0, n * parts))
+        return slice(low, low + int(rng.integers(1, min(3, n * parts - low) + 1)))
+
+    for step in range(n_ops):
+        b.step = step
+        rank, peer, channel = int(rng.integers(n)), int(rng.integers(n)), int(rng.integers(channels))
+        sig, kind = int(rng.integers(channels)) if rng.random() < 0.4 else channel, str(rng.choice(kinds))
+        if kind == "put":
+            carries = bool(rng.random() < 0.8)
+            b.put(rank=rank, peer=peer, src=b.input[chunks()], dst=b.output[chunks()], channel=channel, signal=carries, sig_channel=sig)
+            if carries:
+                available[peer, rank, sig] = available.get((peer, rank, sig), 0) + 1
+        elif kind == "signal":
+            b.signal(rank=rank, peer=peer, channel=channel, sig_channel=sig)
+            available[peer, rank, sig] = available.get((peer, rank, sig), 0) + 1
+        elif kind == "wait":
+            keys = [key for key, left in available.items() if left]
+            if keys:
+                rank, peer, sig = keys[int(rng.integers(len(keys)))]
+                count = int(rng.integers(1, available[rank, peer, sig] + 1))
+                available[rank, peer, sig] -= count
+                b.wait(rank=rank, peer=peer, channel=channel, sig_channel=sig, count=count)
+        elif kind == "get":
+            b.get(rank=rank, peer=peer, src=b.input[chunks()], dst=b.output[chunks()], channel=channel)
+        elif kind == "copy":
+            b.copy(rank=rank, src=b.input[chunks()], dst=b.output[chunks()], channel=channel)
+        elif kind == "reduce":
+            sources = [b.input[chunks()].at(int(rng.integers(n))) for _ in range(int(rng.integers(1, 5)))]
+            b.reduce(rank=rank, dst=b.output[chunks()], srcs=sources, channel=channel)
+        elif kind == "flush":
+            b.flush(rank=rank, peer=peer if rng.random() < 0.5 else -1, channel=channel)
+        else:
+            b.compute(rank=rank, arg=int(rng.integers(4)), channel=channel)
+    nbytes = int(rng.choice([0, 1, int(rng.integers(1, 10**4)), int(rng.integers(1, 10**9))]))
+    return b.build(nbytes=nbytes, dtype=str(rng.choice(["int8", "float32", "float64"])))
+
+
+def ring_all_gather(n: int, nbytes: int, order: np.ndarray | None = None) -> Schedule:
+    """The textbook ring, in place; `order` is the ring's sequence of ranks."""
+    b = Builder("all_gather", n, algorithm="ring", in_place=True)
+    place = np.arange(n)
+    r = place if order is None else np.asarray(order)
+    for s in range(n - 1):
+        b.step = s
+        block = r[(place - s) % n]
+        b.put(rank=r, peer=r[(place + 1) % n], src=b.output[block], dst=b.output[block])
+        b.wait(rank=r, peer=r[(place - 1) % n])
+    return b.build(nbytes=nbytes, dtype="int8")

@@ -1,0 +1,234 @@
+"""A naive simulator: events on a heap, one queue per link, integer picoseconds.
+
+Is: the meaning of time in ccl_lab/simulator/exact.py, told as things that happen rather than as formulas, so that a
+mistake in one is not a mistake in both. Is not: fast, or used by anything but tests. Invariant: nothing happens at a time
+that is not the time of an event.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from typing import Any
+
+from ccl_lab.ir import Kind
+
+MOVERS = (Kind.put, Kind.get, Kind.copy, Kind.reduce)
+
+
+class Oracle:
+    """Runs one schedule; afterwards begin, end, start, leave, arrive, level: {op_id: ps} and finish: [ps per rank]."""
+
+    def __init__(self, schedule: Any, topology: Any, op_bytes: Any, late: list[int] | None = None,
+                 compute: Any = None) -> None:  # fmt: skip
+        self.ops = list(schedule.ops)
+        self.topology, self.op_bytes, self.compute = topology, [int(b) for b in op_bytes], compute
+        self.late = late or [0] * schedule.n_ranks
+        self.channels: dict[tuple[int, int], list[Any]] = defaultdict(list)
+        for op in self.ops:
+            self.channels[op.rank, op.channel].append(op)
+        self.level: dict[int, int] = {}
+        self.find_levels()
+        static = sorted(self.ops, key=lambda op: (self.level[op.op_id], op.op_id))
+        self.raises: dict[Any, list[int]] = defaultdict(list)
+        self.queues: dict[Any, list[int]] = defaultdict(list)
+        for op in static:
+            if self.counter_raised(op):
+                self.raises[self.counter_raised(op)].append(op.op_id)
+            for link in self.links(op) if op.kind in MOVERS else ():
+                self.queues[link].append(op.op_id)
+        self.run()
+
+    # order
+
+    @staticmethod
+    def counter_raised(op: Any) -> Any:
+        return (op.peer, op.rank, op.sig_channel) if op.kind in (Kind.put, Kind.signal) and op.sig_channel >= 0 else None
+
+    def find_levels(self) -> None:
+        position = dict.fromkeys(self.channels, 0)
+        count: dict[Any, int] = defaultdict(int)
+        depth = 0
+        while True:
+            reached = []
+            for key, ops in self.channels.items():
+                if position[key] < len(ops):
+                    op = ops[position[key]]
+                    if op.kind != Kind.wait or count[op.rank, op.peer, op.sig_channel] >= op.value:
+                        reached.append((key, op))
+            if not reached:
+                break
+            for key, op in reached:
+                self.level[op.op_id] = depth
+                position[key] += 1
+                if self.counter_raised(op):
+                    count[self.counter_raised(op)] += 1
+            depth += 1
+        assert len(self.level) == len(self.ops), "deadlock"
+
+    # links
+
+    def between(self, src: int, dst: int, channel: int) -> list[Any]:
+        node = self.topology.node_of
+        if src == dst:
+            return [("local", src)]
+        if node[src] == node[dst]:
+            return [("fabric_tx", src), ("fabric_rx", dst)]
+        nics = [int(self.topology.nic_of(rank, channel)) for rank in (src, dst)]
+        return [("nic_tx", int(node[src]), nics[0]), ("nic_rx", int(node[dst]), nics[1])]
+
+    def links(self, op: Any) -> list[Any]:
+        if op.kind == Kind.put or op.kind == Kind.signal:
+            return self.between(op.rank, op.peer, op.channel)
+        if op.kind == Kind.get:
+            return self.between(op.peer, op.rank, op.channel)
+        return [("local", op.rank)]
+
+    def rate(self, link: Any) -> int:
+        t = self.topology
+        if link[0] == "local":
+            return int(t.local_bytes_per_s[link[1]])
+        if link[0].startswith("fabric"):
+            return int(t.fabric_bytes_per_s[link[1]])
+        return int(t.nic_bytes_per_s[link[1] * t.nics_per_node + link[2]])
+
+    def latency(self, links: list[Any]) -> int:
+        total = 0
+        for link in links:
+            if link[0] != "local":
+                whole = int(self.topology.fabric_latency_ps[link[1]] if link[0].startswith("fabric")
+                            else self.topology.nic_latency_ps[link[1] * self.topology.nics_per_node + link[2]])  # fmt: skip
+                total += whole // 2 if link[0].endswith("rx") else whole - whole // 2
+        return total
+
+    def duration(self, op: Any, link: Any) -> int:
+        work = self.op_bytes[op.op_id] * (len(op.sources) if op.kind == Kind.reduce else 1)
+        return -(-work * 10**12 // self.rate(link))
+
+    # events
+
+    def at(self, time: int, what: Any, *args: Any) -> None:
+        self.serial += 1
+        heapq.heappush(self.heap, (time, self.serial, what, args))
+
+    def run(self) -> None:
+        self.heap: list[Any] = []
+        self.serial = 0
+        self.begin: dict[int, int] = {}
+        self.end: dict[int, int] = {}
+        self.start: dict[int, int] = {}
+        self.leave: dict[int, int] = {}
+        self.arrive: dict[int, int] = {}
+        self.position = dict.fromkeys(self.channels, 0)
+        self.issued: set[int] = set()
+        self.busy: set[Any] = set()
+        self.gone: set[int] = set()
+        self.landed: set[int] = set()
+        self.count: dict[Any, int] = defaultdict(int)
+        self.sleeping: list[tuple[Any, Any]] = []  # (condition, what to do) of blocked channels
+        self.finish = list(self.late)
+        for rank, channel in self.channels:
+            self.at(self.late[rank], self.next_op, (rank, channel))
+        while self.heap:
+            self.now, _, what, args = heapq.heappop(self.heap)
+            what(*args)
+        assert len(self.end) == len(self.ops) and not self.sleeping
+
+    def next_op(self, key: Any) -> None:
+        if self.position[key] == len(self.channels[key]):
+            return
+        op = self.channels[key][self.position[key]]
+        self.begin[op.op_id] = self.now
+        getattr(self, "do_" + op.kind.name)(op)
+
+    def done(self, op: Any) -> None:
+        key = (op.rank, op.channel)
+        self.end[op.op_id] = self.now
+        self.finish[op.rank] = max(self.finish[op.rank], self.now)
+        self.position[key] += 1
+        self.next_op(key)
+
+    def when(self, condition: Any, op: Any) -> None:
+        if condition():
+            self.done(op)
+        else:
+            self.sleeping.append((condition, op))
+
+    def wake(self) -> None:
+        ready = [(c, op) for c, op in self.sleeping if c()]
+        self.sleeping = [(c, op) for c, op in self.sleeping if not c()]
+        for _, op in ready:
+            self.done(op)
+
+    def do_put(self, op: Any) -> None:
+        self.at(max(self.now, self.late[op.peer]), self.issue, op)
+        if op.peer != op.rank:
+            self.done(op)
+
+    def do_get(self, op: Any) -> None:
+        asked = self.now + self.latency(self.between(op.rank, op.peer, op.channel))
+        self.at(max(asked, self.late[op.peer]), self.issue, op)
+
+    def do_copy(self, op: Any) -> None:
+        self.at(max([self.now] + [self.late[rank] for rank, _, _ in op.sources]), self.issue, op)
+
+    do_reduce = do_copy
+
+    def do_signal(self, op: Any) -> None:
+        self.at(self.now + self.latency(self.links(op)), self.land, op)
+        self.done(op)
+
+    def do_wait(self, op: Any) -> None:
+        self.when(lambda: self.count[op.rank, op.peer, op.sig_channel] >= op.value, op)
+
+    def do_flush(self, op: Any) -> None:
+        mine = [p.op_id for p in self.channels[op.rank, op.channel]
+                if p.kind == Kind.put and p.op_id < op.op_id and op.peer in (-1, p.peer)]  # fmt: skip
+        self.when(lambda: all(p in self.gone for p in mine), op)
+
+    def do_compute(self, op: Any) -> None:
+        self.at(self.now + self.compute(op.rank, op.arg), self.done, op)
+
+    def issue(self, op: Any) -> None:
+        self.issued.add(op.op_id)
+        self.serve(op.op_id)
+
+    def serve(self, op_id: int) -> None:
+        """Starts the op if it was issued, is first in the queue of each of its links, and all of them are idle."""
+        op = self.ops[op_id]
+        links = self.links(op)
+        if op_id not in self.issued or any(link in self.busy or self.queues[link][0] != op_id for link in links):
+            return
+        self.start[op_id] = self.now
+        durations = [self.duration(op, link) for link in links]
+        for link, duration in zip(links, durations, strict=True):
+            self.busy.add(link)
+            self.at(self.now + duration, self.release, link)
+        self.at(self.now + max(durations), self.left, op)
+
+    def release(self, link: Any) -> None:
+        self.busy.remove(link)
+        self.queues[link].pop(0)
+        if self.queues[link]:
+            self.serve(self.queues[link][0])
+
+    def left(self, op: Any) -> None:
+        self.leave[op.op_id] = self.now
+        self.gone.add(op.op_id)
+        self.finish[op.rank] = max(self.finish[op.rank], self.now)
+        self.at(self.now + self.latency(self.links(op)), self.land, op)
+        self.wake()
+
+    def land(self, op: Any) -> None:
+        self.landed.add(op.op_id)
+        if self.counter_raised(op):
+            counter = self.counter_raised(op)
+            order = self.raises[counter]
+            while self.count[counter] < len(order) and order[self.count[counter]] in self.landed:
+                self.arrive[order[self.count[counter]]] = self.now
+                self.count[counter] += 1
+            self.wake()
+        else:
+            self.arrive[op.op_id] = self.now
+        if op.kind not in (Kind.put, Kind.signal) or (op.kind == Kind.put and op.peer == op.rank):
+            self.done(op)

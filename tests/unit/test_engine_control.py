@@ -1,0 +1,175 @@
+"""The control plane without native code: frames, challenge, acceptor, hub."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+
+import pytest
+
+from ccl_lab.engine import acceptor, hub, wire
+from ccl_lab.errors import AbortedError, ConnectError, OpTimeout, PeerLostError
+
+SECRET = b"s" * 32
+
+
+@pytest.fixture
+def door():
+    """An acceptor and what it let in."""
+    admitted = []
+    arrived = threading.Event()
+
+    def admit(nic, hello, sock):
+        admitted.append((nic, hello, sock))
+        arrived.set()
+
+    gate = acceptor.Acceptor([("127.0.0.1", 0)], SECRET, admit)
+    yield gate, admitted, arrived
+    gate.close()
+    for _, _, sock in admitted:
+        sock.close()
+
+
+def hello(rank=3):
+    return wire.Hello(rank, 1, 0, 0, wire.DATA)
+
+
+def test_frames_round_trip_and_are_bounded():
+    a, b = socket.socketpair()
+    wire.send(a, {"t": "x", "n": [1, 2]}, b"blob")
+    assert wire.receive(b) == ({"t": "x", "n": [1, 2]}, b"blob")
+    a.sendall(wire.FRAME.pack(2**31, 0))
+    with pytest.raises(ConnectError, match="at most"):
+        wire.receive(b)
+    a.close()
+    with pytest.raises(ConnectError, match="closed"):
+        wire.receive(b)
+
+
+def test_who_knows_the_secret_is_let_in(door):
+    gate, admitted, arrived = door
+    sock = wire.dial(gate.addresses[0], "127.0.0.1", hello(), SECRET, 5)
+    assert arrived.wait(5) and admitted[0][:2] == (0, hello())
+    admitted[0][2].sendall(b"hi")
+    assert sock.recv(2) == b"hi"
+
+
+def test_wrong_secret_is_refused_with_both_ends_named(door):
+    gate, admitted, _ = door
+    with pytest.raises(ConnectError, match=r"127\.0\.0\.1:\d+ but was not let in"):
+        wire.dial(gate.addresses[0], "", hello(), b"wrong" * 6, 5)
+    assert not admitted and gate.refused == 1
+
+
+def test_strangers_change_nothing_and_are_logged_once(door, caplog):
+    gate, admitted, arrived = door
+    caplog.set_level(logging.WARNING)
+    for i in range(20):
+        with socket.create_connection(gate.addresses[0]) as stranger:
+            stranger.sendall(os.urandom(wire.REPLY if i % 2 else 7))
+    half_open = socket.create_connection(gate.addresses[0])
+    deadline = time.monotonic() + 5
+    while gate.refused < 20 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert gate.refused == 20 and not admitted
+    assert len([r for r in caplog.records if "refused" in r.message]) == 1
+    wire.dial(gate.addresses[0], "", hello(), SECRET, 5).close()
+    assert arrived.wait(5)
+    half_open.close()
+
+
+def test_half_open_connection_expires(door, monkeypatch):
+    gate, _, _ = door
+    monkeypatch.setattr(acceptor, "HANDSHAKE_S", 0.05)
+    with socket.create_connection(gate.addresses[0]) as idle:
+        idle.settimeout(5)
+        idle.recv(wire.NONCE)
+        assert idle.recv(1) == b""
+
+
+def test_taken_port_names_address_and_remedy(door):
+    with pytest.raises(ConnectError, match=r"cannot listen on 127\.0\.0\.1:\d+.*port taken"):
+        acceptor.Acceptor([door[0].addresses[0]], SECRET, lambda *_: None)
+
+
+class Star:
+    """A hub and its spokes in one process."""
+
+    def __init__(self, n):
+        self.aborts = [[] for _ in range(n)]
+        self.hub = hub.Hub(n)
+        self.spokes, self.sockets = [], []
+        for rank in range(n):
+            ours, theirs = socket.socketpair()
+            self.hub.add(rank, ours)
+            spoke = hub.Spoke(theirs, on_abort=self.aborts[rank].append, on_lost=lambda: None)
+            spoke.start()
+            self.spokes.append(spoke)
+            self.sockets.append(theirs)
+
+    def close(self):
+        for spoke in self.spokes:
+            spoke.close()
+        self.hub.close()
+
+
+@pytest.fixture
+def star():
+    stars = []
+
+    def make(n):
+        stars.append(Star(n))
+        return stars[-1]
+
+    yield make
+    for made in stars:
+        made.close()
+
+
+def wait_for(condition, seconds=5):
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert condition()
+
+
+def test_gather_gives_everybody_everything(star):
+    s, out = star(4), [None] * 4
+    threads = [threading.Thread(target=lambda r=r: out.__setitem__(r, s.spokes[r].gather("x", r * r, 5))) for r in range(4)]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+    assert out == [[0, 1, 4, 9]] * 4
+
+
+def test_gather_that_lacks_a_rank_times_out(star):
+    with pytest.raises(OpTimeout, match="not all ranks took part"):
+        star(2).spokes[0].gather("x", 1, 0.05)
+
+
+def test_first_abort_reason_wins_everywhere(star):
+    s = star(3)
+    s.spokes[1].abort(AbortedError("first", rank=1))
+    wait_for(lambda: all(s.aborts))
+    s.spokes[2].abort(AbortedError("second", rank=2))
+    time.sleep(0.05)
+    assert [[str(e) for e in seen] for seen in s.aborts] == [["first"]] * 3
+
+
+def test_lost_rank_is_named_to_the_others(star):
+    s = star(3)
+    s.sockets[1].shutdown(socket.SHUT_RDWR)
+    wait_for(lambda: s.aborts[0] and s.aborts[2])
+    assert isinstance(s.aborts[0][0], PeerLostError) and s.aborts[0][0].rank == 1
+
+
+def test_goodbye_is_no_death(star):
+    s = star(2)
+    s.spokes[1].close()
+    wait_for(lambda: 1 in s.hub.lost)
+    time.sleep(0.02)
+    assert not s.aborts[0] and not s.hub.wait_left(0)
+    s.spokes[0].close()
+    assert s.hub.wait_left(5)

@@ -1,0 +1,112 @@
+// One widget model in one page: its stores and receivers, its actions, and what it says back to Python.
+//
+// Is: shared by every view of that model (two views of one model work). Is not: drawing.
+// Invariant: nothing here awaits; an action that Python did not answer within 500 ms is reported as queued.
+import { Host } from "./host";
+import { Receiver } from "./receive";
+import { Store } from "./store";
+
+export const BUSY_MS = 500;
+
+export interface ViewSpec {
+  view: string;
+  source?: string;
+  title?: string;
+  [option: string]: any;
+}
+
+export interface Spec {
+  link: string;
+  views: ViewSpec[];
+  sources: Record<string, any>;
+  data: Record<string, any>;
+  name?: string;
+}
+
+export class Session {
+  spec: Spec;
+  stores = new Map<string, Store>();
+  receivers = new Map<string, Receiver>();
+  status: Record<string, any> = {};
+  note = "";
+  private listeners = new Set<() => void>();
+  private pending = new Map<number, ReturnType<typeof setTimeout>>();
+  private nextAction = 1;
+  private client = Math.random().toString(36).slice(2);
+
+  constructor(readonly host: Host) {
+    this.spec = host.get("spec");
+    for (const [id, source] of Object.entries(this.spec.sources)) this.open(id, source);
+    host.on("msg:custom", this.onMessage);
+  }
+
+  private open(id: string, source: any): void {
+    const store = new Store(id, source.meta ?? {}, !!source.live, source.capacity ?? undefined);
+    this.stores.set(id, store);
+    const receiver = new Receiver(store, (content) => this.host.send({ ...content, client: this.client }));
+    this.receivers.set(id, receiver);
+    for (const batch of source.batches ?? []) receiver.take(batch, [batch.wire, batch.detail]);
+    if (!source.complete) receiver.start();
+  }
+
+  private onMessage = (content: any, buffers: any[]): void => {
+    const receiver = this.receivers.get(content.source);
+    if (content.type === "spans") receiver?.take(content, buffers);
+    else if (content.type === "head") receiver?.head(content.seq);
+    else if (content.type === "status") this.setStatus(content.status);
+    else if (content.type === "done") this.finish(content);
+  };
+
+  private setStatus(status: Record<string, any>): void {
+    this.status = status;
+    this.tell();
+  }
+
+  private finish(content: any): void {
+    clearTimeout(this.pending.get(content.id));
+    this.pending.delete(content.id);
+    this.note = content.text ?? "";
+    this.tell();
+  }
+
+  listen(callback: () => void): () => void {
+    this.listeners.add(callback);
+    return () => this.listeners.delete(callback);
+  }
+
+  private tell(): void {
+    for (const callback of [...this.listeners]) callback();
+  }
+
+  /** True where Python is there to act (not in an exported file). */
+  get connected(): boolean {
+    return !this.host.get("detached");
+  }
+
+  /** Asks Python to act; says so when the kernel is too busy to answer at once. */
+  act(name: string, args: Record<string, unknown>): void {
+    if (!this.connected) return;
+    const id = this.nextAction++;
+    this.note = "";
+    this.host.send({ type: "action", id, name, args, client: this.client });
+    this.pending.set(
+      id,
+      setTimeout(() => {
+        this.note = "kernel busy, queued";
+        this.tell();
+      }, BUSY_MS),
+    );
+  }
+
+  /** Leaves a selection as an ordinary value of the model. */
+  select(selected: Record<string, unknown>): void {
+    this.host.set("selected", selected);
+    this.host.save_changes();
+  }
+
+  close(): void {
+    this.host.off("msg:custom", this.onMessage);
+    for (const receiver of this.receivers.values()) receiver.stop();
+    for (const timer of this.pending.values()) clearTimeout(timer);
+  }
+}

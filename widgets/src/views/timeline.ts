@@ -1,0 +1,499 @@
+// The timeline: lanes per rank (channels, compute, copies, NICs), a million spans, live or from a file.
+//
+// Is: the state of one timeline (visible range, hover, selection, marks) and when what is drawn. Is not: how spans are
+// painted (timeline_paint), what keys and mouse do (timeline_input), where lanes stand (timeline_layout).
+// Invariants: hover, pan, zoom and select never ask the kernel; times are ns after the source's origin.
+import { fitCanvas, h, download } from "../draw/dom";
+import * as fmt from "../draw/format";
+import { CATEGORIES, FAULT } from "../draw/palette";
+import { Theme, readTheme, watchTheme } from "../draw/theme";
+import { Link, Linked } from "../model/link";
+import { Row } from "../model/row";
+import { SpanKindNames, SpanStatusNames, Track, TrackNames } from "../model/schema";
+import { Session, ViewSpec } from "../model/session";
+import { Store } from "../model/store";
+import { Frame, TableData, facts, sourceBadges } from "./frame";
+import { Hit, findHit, parseSearch } from "./search";
+import { attachInput } from "./timeline_input";
+import { GUTTER, Layout, Line } from "./timeline_layout";
+import { Painter } from "./timeline_paint";
+
+const RULER_H = 22;
+const STRIP_H = 16;
+
+export class Timeline {
+  readonly frame: Frame;
+  readonly layout: Layout;
+  readonly painter: Painter;
+  t0 = 0;
+  t1 = 1;
+  follow: boolean;
+  hover: Hit | null = null;
+  cursor: number | null = null;
+  drag: [number, number] | null = null;
+  marks: number[] = [];
+  picked = new Set<number>();
+  found: Hit | null = null;
+  width = 600;
+  drawMs: number[] = [];
+  readonly scroll = h("div", { class: "tl-scroll", tabindex: "0", role: "application", "aria-label": "timeline of spans; press ? for keys" });
+  readonly top = h("canvas", {});
+  private content = h("div", { class: "tl-content" });
+  private gutter = h("div", { class: "tl-gutter", style: `width:${GUTTER}px` });
+  private base = h("canvas", {});
+  private over = h("canvas", {});
+  private stripCanvas = document.createElement("canvas");
+  private stripFor = "";
+  private corner = h("div", { class: "tl-corner", style: `width:${GUTTER}px` });
+  private search = h("input", { type: "search", placeholder: "search  /", "aria-label": "search spans, such as reduce rank:3 step:4" });
+  private followButton: HTMLButtonElement | null = null;
+  private theme: Theme;
+  private link: Link;
+  private touched = false;
+  private queued = 0;
+  private dirty = 0;
+  private height: number;
+
+  constructor(readonly session: Session, readonly store: Store, readonly spec: ViewSpec, readonly parent: HTMLElement, readonly signal: AbortSignal) {
+    this.frame = new Frame(spec.title ?? "Timeline", spec.title ?? "Timeline");
+    this.layout = new Layout(store);
+    this.painter = new Painter(store);
+    this.follow = store.live;
+    this.height = spec.height ?? 0;
+    this.theme = readTheme(parent);
+    this.build();
+    this.link = new Link(spec.link ?? session.spec.link, (change) => this.onLink(change));
+    if (this.link.state.range && !store.live) {
+      [this.t0, this.t1] = this.link.state.range;
+      this.touched = true;
+    }
+    this.retheme();
+    const stop = store.listen(() => this.onData());
+    watchTheme(() => this.retheme(), signal);
+    const resize = new ResizeObserver(() => this.redraw(7));
+    resize.observe(this.scroll);
+    signal.addEventListener("abort", () => {
+      stop();
+      resize.disconnect();
+      this.link.close();
+      cancelAnimationFrame(this.queued);
+      this.queued = -1;
+    });
+    attachInput(this);
+    (this.frame.root as any).cclTimeline = this;
+    this.onData();
+  }
+
+  private build(): void {
+    const frame = this.frame;
+    const sticky = h("div", { class: "tl-sticky" }, this.base, this.over);
+    sticky.style.marginLeft = this.base.style.left = `${GUTTER}px`;
+    this.base.style.left = this.over.style.left = "0";
+    this.over.style.pointerEvents = "none";
+    this.content.append(sticky, this.gutter);
+    this.scroll.append(this.content);
+    frame.body.append(h("div", { class: "tl-top" }, this.corner, this.top), this.scroll);
+    frame.control(this.search);
+    this.search.addEventListener("keydown", (event) => {
+      event.stopPropagation();
+      if (event.key === "Enter") this.find(event.shiftKey ? -1 : 1);
+      if (event.key === "Escape") this.scroll.focus();
+    });
+    if (this.store.live) this.followButton = frame.button("Live", "Follow the newest spans", () => this.setFollow(!this.follow), { "aria-pressed": "true" });
+    frame.button("−", "Zoom out (S)", () => this.zoom(1.6));
+    frame.button("+", "Zoom in (W)", () => this.zoom(1 / 1.6));
+    frame.button("Fit", "Fit everything (F)", () => this.fit());
+    frame.button("PNG", "Save this picture", () => this.png());
+    frame.withTable("the timeline", () => this.facts());
+    frame.help([
+      ["W S", "zoom in, out"], ["A D", "pan left, right"], ["F", "fit everything"], ["M", "set or clear a mark at the cursor"],
+      ["/", "search: reduce rank:3 step:4"], ["Enter", "next hit"], ["↑ ↓", "scroll lanes"], ["Esc", "clear the selection"],
+      ["Ctrl wheel", "zoom at the pointer (after focus, without Ctrl)"], ["Shift drag", "pan"], ["drag", "select a range; the selection is a Trace"],
+    ]);
+  }
+
+  private retheme(): void {
+    this.theme = readTheme(this.parent);
+    this.painter.theme(this.theme);
+    this.stripFor = "";
+    this.redraw(7);
+  }
+
+  private onLink(change: Linked): void {
+    if (change.range) {
+      [this.t0, this.t1] = change.range;
+      this.touched = true;
+      this.redraw(3);
+    }
+    if (change.cursor !== undefined) {
+      this.cursor = change.cursor;
+      this.redraw(2);
+    }
+  }
+
+  private onData(): void {
+    const meta = this.store.meta;
+    const words = [meta.algorithm, meta.collective, meta.nbytes ? fmt.bytes(meta.nbytes) : "", meta.dtype, meta.time_us ? fmt.time(meta.time_us * 1e3) : ""];
+    this.frame.subtitle(`${words.filter(Boolean).join(" · ")}${words.some(Boolean) ? " · " : ""}${fmt.count(this.store.spans)} spans`);
+    this.frame.badges(sourceBadges(meta, this.store.drops, this.store.live));
+    this.frame.legend(this.store.categories());
+    if (this.follow) this.followEnd();
+    else if (!this.touched) this.fit(false);
+    this.frame.fillTable();
+    this.redraw(7);
+  }
+
+  private followEnd(): void {
+    const window = this.touched ? this.t1 - this.t0 : Math.min(this.spec.window_ns ?? 2e9, Math.max(1e6, this.store.end * 1.02));
+    this.setRange(this.store.end - window * 0.98, this.store.end + window * 0.02, true);
+  }
+
+  setFollow(on: boolean): void {
+    this.follow = on;
+    this.followButton?.setAttribute("aria-pressed", String(on));
+    if (on) this.followEnd();
+  }
+
+  /** Shows [t0, t1] here and in the views linked with this one. */
+  setRange(t0: number, t1: number, following = false): void {
+    const span = Math.max(this.store.end, 1);
+    const width = Math.min(Math.max(t1 - t0, 8), span * 4);
+    const middle = Math.min(Math.max((t0 + t1) / 2, -width * 0.45), span + width * 0.45);
+    this.t0 = middle - width / 2;
+    this.t1 = middle + width / 2;
+    if (!following) {
+      this.touched = true;
+      if (this.follow) this.setFollow(false);
+    }
+    this.link?.tell({ range: [this.t0, this.t1] });
+    this.redraw(3);
+  }
+
+  fit(by_user = true): void {
+    const begin = this.store.live ? this.store.begin() : 0;
+    const span = Math.max(1, this.store.end - begin);
+    this.setRange(begin - span * 0.01, this.store.end + span * 0.01, !by_user);
+  }
+
+  zoom(factor: number, at: number | null = null): void {
+    const t = at ?? this.cursor ?? (this.t0 + this.t1) / 2;
+    const pivot = t >= this.t0 && t <= this.t1 ? t : (this.t0 + this.t1) / 2;
+    this.setRange(pivot - (pivot - this.t0) * factor, pivot + (this.t1 - pivot) * factor);
+  }
+
+  pan(share: number): void {
+    const d = (this.t1 - this.t0) * share;
+    this.setRange(this.t0 + d, this.t1 + d);
+  }
+
+  /** What has to be drawn again: 1 spans, 2 overlay, 4 labels. */
+  redraw(what: number): void {
+    if (this.queued < 0) return;
+    this.dirty |= what;
+    if (!this.queued) this.queued = requestAnimationFrame(() => this.draw());
+  }
+
+  timeAt(x: number): number {
+    return this.t0 + (x / this.width) * (this.t1 - this.t0);
+  }
+
+  xAt(t: number): number {
+    return ((t - this.t0) / (this.t1 - this.t0)) * this.width;
+  }
+
+  private draw(): void {
+    const began = performance.now();
+    this.queued = 0;
+    const what = this.dirty;
+    this.dirty = 0;
+    const fresh = this.layout.refresh();
+    const width = Math.max(80, (this.scroll.clientWidth || 700) - GUTTER);
+    this.width = width;
+    const wanted = this.height || Math.min(Math.max(this.layout.height, 60), 520);
+    this.scroll.style.height = `${wanted}px`;
+    this.content.style.height = `${Math.max(this.layout.height, wanted)}px`;
+    const height = wanted;
+    const top = this.scroll.scrollTop;
+    if (what & 4 || fresh) this.layout.labels(this.gutter, top - 40, top + height + 40, this.picked, (line, event) => this.clickLabel(line, event));
+    if (what & 5 || fresh) {
+      const ratio = fitCanvas(this.base, width, height);
+      this.painter.paint(this.base.getContext("2d")!, this.layout.lines, top, width, height, this.t0, this.t1, ratio, this.theme);
+      this.drawTop(width);
+    }
+    this.drawOver(width, height, top);
+    this.drawMs.push(performance.now() - began);
+    if (this.drawMs.length > 4096) this.drawMs.splice(0, 2048);
+  }
+
+  private drawTop(width: number): void {
+    const ratio = fitCanvas(this.top, width, STRIP_H + RULER_H);
+    const ctx = this.top.getContext("2d")!;
+    const theme = this.theme;
+    ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
+    ctx.fillStyle = theme.ground;
+    ctx.fillRect(0, 0, width, STRIP_H + RULER_H);
+    this.drawStrip(ctx, width);
+    ctx.font = "11px system-ui, sans-serif";
+    ctx.textBaseline = "middle";
+    for (const tick of fmt.ticks(this.t0, this.t1, width / 110)) {
+      const x = this.xAt(tick.t);
+      ctx.fillStyle = theme.line;
+      ctx.fillRect(x, STRIP_H + RULER_H - 6, 1, 6);
+      ctx.fillStyle = theme.faint;
+      const w = ctx.measureText(tick.label).width;
+      if (x + 3 + w < width) ctx.fillText(tick.label, x + 4, STRIP_H + RULER_H / 2 + 1);
+    }
+    ctx.fillStyle = theme.line;
+    ctx.fillRect(0, STRIP_H + RULER_H - 1, width, 1);
+    const end = this.store.end;
+    this.corner.textContent = end ? `${fmt.time(this.t1 - this.t0)} shown` : "waiting for spans";
+  }
+
+  /** Where one is in the whole: the busy share of everything, and the visible part. */
+  private drawStrip(ctx: CanvasRenderingContext2D, width: number): void {
+    const end = Math.max(1, this.store.end);
+    const key = `${width}/${this.store.live ? Math.floor(this.store.spans / 5000) : this.store.spans}/${this.theme.dark}`;
+    if (this.stripFor !== key) {
+      this.stripFor = key;
+      this.stripCanvas.width = Math.max(1, Math.round(width));
+      this.stripCanvas.height = STRIP_H - 4;
+      const rows = this.store.lanes.flatMap((lane) => (lane.track === Track.channel ? lane.rows : []));
+      const all = rows.length ? rows : this.store.lanes.flatMap((lane) => lane.rows);
+      this.painter.strip(this.stripCanvas.getContext("2d")!, all, 0, end, this.stripCanvas.width, STRIP_H - 4);
+    }
+    ctx.globalAlpha = 0.55;
+    ctx.drawImage(this.stripCanvas, 0, 2, width, STRIP_H - 4);
+    ctx.globalAlpha = 1;
+    const x0 = Math.max(0, (this.t0 / end) * width);
+    const x1 = Math.min(width, (this.t1 / end) * width);
+    ctx.strokeStyle = this.theme.accent;
+    ctx.lineWidth = 1.5;
+    ctx.strokeRect(x0 + 1, 1.5, Math.max(3, x1 - x0 - 2), STRIP_H - 3);
+  }
+
+  private drawOver(width: number, height: number, top: number): void {
+    const ratio = fitCanvas(this.over, width, height);
+    const ctx = this.over.getContext("2d")!;
+    ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
+    ctx.clearRect(0, 0, width, height);
+    if (this.drag) {
+      const [a, b] = [this.xAt(Math.min(...this.drag)), this.xAt(Math.max(...this.drag))];
+      ctx.fillStyle = this.theme.accent;
+      ctx.globalAlpha = 0.14;
+      ctx.fillRect(a, 0, b - a, height);
+      ctx.globalAlpha = 1;
+      ctx.fillRect(a, 0, 1, height);
+      ctx.fillRect(b, 0, 1, height);
+    }
+    for (const fault of this.store.faults()) this.flag(ctx, this.xAt(fault.t), height, CATEGORIES[FAULT].color, "⚡ fault");
+    this.marks.forEach((t, k) => this.flag(ctx, this.xAt(t), height, this.theme.accent, `M${k + 1} ${fmt.time(t)}`));
+    this.outline(ctx, this.found, top, this.theme.accent, 2);
+    this.outline(ctx, this.hover, top, this.theme.ink, 1.2);
+    if (this.cursor !== null && this.cursor >= this.t0 && this.cursor <= this.t1) {
+      ctx.fillStyle = this.theme.ink;
+      ctx.globalAlpha = 0.5;
+      ctx.fillRect(this.xAt(this.cursor), 0, 1, height);
+      ctx.globalAlpha = 1;
+    }
+  }
+
+  private flag(ctx: CanvasRenderingContext2D, x: number, height: number, color: string, text: string): void {
+    if (x < 0 || x > this.width) return;
+    ctx.fillStyle = color;
+    ctx.fillRect(x, 0, 1.5, height);
+    ctx.font = "600 10px system-ui, sans-serif";
+    const w = ctx.measureText(text).width + 8;
+    ctx.fillRect(x, 0, w, 14);
+    ctx.fillStyle = "#fff";
+    ctx.textBaseline = "middle";
+    ctx.fillText(text, x + 4, 7.5);
+  }
+
+  private outline(ctx: CanvasRenderingContext2D, hit: Hit | null, top: number, color: string, lineWidth: number): void {
+    if (!hit || hit.i >= hit.row.n) return;
+    const line = this.layout.lines.find((each) => each.lanes.includes(hit.lane) && (each.kind === "lane" || each.merged));
+    if (!line) return;
+    const x0 = Math.max(-3, this.xAt(hit.row.begin[hit.i]));
+    const x1 = Math.min(this.width + 3, this.xAt(hit.row.end[hit.i]));
+    const parts = line.merged ? 1 : line.rows.length;
+    const part = (line.h - 2) / parts;
+    const y = line.y - top + 1 + (line.merged ? 0 : line.rows.indexOf(hit.row)) * part;
+    ctx.strokeStyle = color;
+    ctx.lineWidth = lineWidth;
+    ctx.strokeRect(x0 - 0.5, y, Math.max(2, x1 - x0), part - 0.5);
+  }
+
+  /** The span under a point of the lanes (CSS pixels from the top left of the canvas). */
+  hit(x: number, y: number): Hit | null {
+    const line = this.layout.lineAt(y + this.scroll.scrollTop);
+    if (!line || !line.rows.length) return null;
+    const t = this.timeAt(x);
+    const slack = ((this.t1 - this.t0) / this.width) * 3;
+    let rows: Row[] = line.rows;
+    if (!line.merged && rows.length > 1) {
+      const r = Math.floor((y + this.scroll.scrollTop - line.y - 1) / ((line.h - 2) / rows.length));
+      rows = [rows[Math.max(0, Math.min(rows.length - 1, r))]];
+    }
+    for (const row of rows) {
+      const i = row.at(t, slack);
+      if (i >= 0) return { lane: this.store.lanes[row.lane], row, i, t: row.begin[i] };
+    }
+    return null;
+  }
+
+  describe(hit: Hit): { title: string; pairs: [string, string][] } {
+    const { lane, row, i } = hit;
+    const length = row.end[i] - row.begin[i];
+    const name = CATEGORIES[row.cat[i]].name;
+    const kind = SpanKindNames[row.kind[i]];
+    const pairs: [string, string][] = [["rank", `${lane.rank} · node ${lane.node} · ${lane.label}`]];
+    if (row.op[i] >= 0) pairs.push(["op", `${row.op[i]}${row.step[i] >= 0 ? ` · step ${row.step[i]}` : ""}`]);
+    else if (row.step[i] >= 0) pairs.push(["step", String(row.step[i])]);
+    if (row.peer[i] >= 0) pairs.push([lane.track === Track.nic_rx ? "from rank" : "peer", String(row.peer[i])]);
+    pairs.push(["begin", fmt.time(row.begin[i])], ["length", fmt.time(length)]);
+    if (row.nbytes[i] > 0) pairs.push(["bytes", fmt.bytes(row.nbytes[i])]);
+    if (row.nbytes[i] > 0 && length > 0) pairs.push(["rate", fmt.rate((row.nbytes[i] * 8) / length)]);
+    if (row.status[i] !== 0) pairs.push(["status", `⚠ ${SpanStatusNames[row.status[i]]}`]);
+    return { title: kind === name ? kind : `${kind} · ${name}`, pairs };
+  }
+
+  setHover(hit: Hit | null, x: number, y: number, t: number | null): void {
+    this.hover = hit;
+    this.cursor = t;
+    this.link.tell({ cursor: t });
+    if (hit) {
+      const { title, pairs } = this.describe(hit);
+      this.frame.tip(facts(title, pairs), x, y);
+    } else {
+      this.frame.tip(null);
+    }
+    this.redraw(2);
+  }
+
+  private clickLabel(line: Line, event: MouseEvent): void {
+    if (line.kind !== "lane") {
+      this.layout.toggle(line.key);
+      this.redraw(7);
+      queueMicrotask(() => requestAnimationFrame(() => (this.gutter.querySelector(`[data-key=${line.key}]`) as HTMLElement)?.focus()));
+      return;
+    }
+    const id = line.lanes[0].id;
+    if (!event.shiftKey && !(event.ctrlKey || event.metaKey)) this.picked = new Set(this.picked.has(id) && this.picked.size === 1 ? [] : [id]);
+    else if (!this.picked.delete(id)) this.picked.add(id);
+    this.commitSelection();
+    this.redraw(4);
+  }
+
+  /** Leaves range and lanes as `.selection`, and shows the Python for it. */
+  commitSelection(): void {
+    const name = this.session.spec.name ?? "trace";
+    const range = this.drag ? [Math.min(...this.drag), Math.max(...this.drag)] : null;
+    this.session.select({ source: this.store.id, range, lanes: [...this.picked] });
+    const filters: string[] = [];
+    const origin = BigInt(this.store.meta.origin_ns ?? 0);
+    if (range) filters.push(`begin_ns=(${origin + BigInt(Math.floor(range[0]))}, ${origin + BigInt(Math.ceil(range[1]))})`);
+    const lanes = [...this.picked].map((id) => this.store.lanes[id]);
+    if (lanes.length) {
+      const unique = (f: (k: number) => number | string) => [...new Set(lanes.map((_, k) => f(k)))].join(", ");
+      filters.push(`rank=[${unique((k) => lanes[k].rank)}]`, `track=[${unique((k) => `"${TrackNames[lanes[k].track]}"`)}]`, `index=[${unique((k) => lanes[k].index)}]`);
+    }
+    this.frame.code(filters.length ? `${name}.where(${filters.join(", ")})` : name);
+    this.frame.say(range ? `selected ${fmt.time(range[1] - range[0])}` : `${lanes.length} lanes selected`);
+  }
+
+  /** A click on a span selects its op on every lane. */
+  selectSpan(hit: Hit): void {
+    const op = hit.row.op[hit.i];
+    const name = this.session.spec.name ?? "trace";
+    this.session.select({ source: this.store.id, op_id: op, rank: hit.lane.rank });
+    this.frame.code(op >= 0 ? `${name}.where(op_id=${op})` : `${name}.where(rank=${hit.lane.rank}, track="${TrackNames[hit.lane.track]}")`);
+    const { title, pairs } = this.describe(hit);
+    this.frame.say(`${title}, ${pairs.map((p) => p.join(" ")).join(", ")}`);
+    this.found = hit;
+    this.redraw(2);
+  }
+
+  clearSelection(): void {
+    this.drag = null;
+    this.found = null;
+    this.picked.clear();
+    this.session.select({});
+    this.redraw(6);
+  }
+
+  mark(): void {
+    if (this.cursor === null) return;
+    const near = this.marks.findIndex((t) => Math.abs(this.xAt(t) - this.xAt(this.cursor!)) < 5);
+    if (near >= 0) this.marks.splice(near, 1);
+    else this.marks.push(this.cursor);
+    if (this.marks.length > 1) this.frame.say(`between the last marks ${fmt.time(Math.abs(this.marks.at(-1)! - this.marks.at(-2)!))}`);
+    this.redraw(2);
+  }
+
+  focusSearch(): void {
+    this.search.focus();
+    this.search.select();
+  }
+
+  find(dir: 1 | -1): void {
+    const predicate = parseSearch(this.search.value);
+    if (!predicate) {
+      this.frame.say("nothing to search: try reduce rank:3 step:4");
+      this.search.setAttribute("aria-invalid", "true");
+      return;
+    }
+    this.search.removeAttribute("aria-invalid");
+    const { hit, count } = findHit(this.store, predicate, this.found ? this.found.t : -Infinity * dir, dir);
+    this.search.title = `${fmt.count(count)} hits`;
+    if (!hit) {
+      this.frame.say("no hits");
+      return;
+    }
+    this.found = hit;
+    const length = hit.row.end[hit.i] - hit.row.begin[hit.i];
+    if (hit.t < this.t0 || hit.t > this.t1) this.setRange(hit.t - (this.t1 - this.t0) / 2, hit.t + (this.t1 - this.t0) / 2);
+    if (length > 0 && length / (this.t1 - this.t0) < 0.004) this.setRange(hit.t - length * 60, hit.t + length * 60);
+    const line = this.layout.lines.find((each) => each.lanes.includes(hit.lane) && each.kind !== "node");
+    if (line && (line.y < this.scroll.scrollTop || line.y > this.scroll.scrollTop + this.scroll.clientHeight - 20)) this.scroll.scrollTop = line.y - 60;
+    this.selectSpan(hit);
+    this.frame.say(`${fmt.count(count)} hits`);
+  }
+
+  private png(): void {
+    const out = document.createElement("canvas");
+    const ratio = this.base.width / this.width;
+    out.width = (GUTTER + this.width) * ratio;
+    out.height = this.top.height + this.base.height;
+    const ctx = out.getContext("2d")!;
+    ctx.fillStyle = this.theme.ground;
+    ctx.fillRect(0, 0, out.width, out.height);
+    ctx.drawImage(this.top, GUTTER * ratio, 0);
+    ctx.drawImage(this.base, GUTTER * ratio, this.top.height);
+    ctx.drawImage(this.over, GUTTER * ratio, this.top.height);
+    ctx.scale(ratio, ratio);
+    ctx.fillStyle = this.theme.ink;
+    ctx.font = "11px system-ui, sans-serif";
+    ctx.textBaseline = "middle";
+    for (const line of this.layout.lines) {
+      const y = line.y - this.scroll.scrollTop + this.top.height / ratio + (line.kind === "lane" ? line.h / 2 : 9);
+      if (y > this.top.height / ratio) ctx.fillText(line.label, line.kind === "lane" ? 60 : 6, y);
+    }
+    download("timeline.png", out.toDataURL("image/png"));
+  }
+
+  private facts(): TableData {
+    const rows: (string | number)[][] = [];
+    for (const lane of this.store.lanes) {
+      let [spans, busy, moved] = [0, 0, 0];
+      for (const row of lane.rows) {
+        spans += row.n;
+        for (let i = 0; i < row.n; i++) {
+          busy += row.end[i] - row.begin[i];
+          moved += row.nbytes[i];
+        }
+      }
+      if (spans) rows.push([`rank ${lane.rank} · ${lane.label}`, lane.node, fmt.count(spans), fmt.time(busy), `${((100 * busy) / Math.max(1, this.store.end)).toFixed(1)} %`, fmt.bytes(moved)]);
+    }
+    return { head: ["lane", "node", "spans", "busy", "share of time", "bytes"], rows: rows.slice(0, 500) };
+  }
+}
