@@ -19,7 +19,7 @@ DEPS := $(VENV)/.ccl_lab_deps
 BUILT := $(VENV)/.ccl_lab_built
 NATIVE := $(shell find native -type f \( -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name 'CMakeLists.txt' -o -name '*.cmake' \))
 
-.PHONY: lab demo test build bench clean fuzz sanitize
+.PHONY: lab demo test test-native build bench clean fuzz sanitize
 .DEFAULT_GOAL := build
 
 build: $(BUILT)
@@ -43,14 +43,20 @@ lab: build
 demo: build
 	$(BIN)/ccl-lab demo $(DEMO_ARGS)
 
-test: build
+test: build test-native
 	$(BIN)/python -m pytest -q -n $(TEST_JOBS) --dist loadfile --expected-skips tests/expected_skips.txt $(TEST_ARGS)
 
 bench: build
 	$(BIN)/python -m bench
 
 fuzz: build
-	$(BIN)/python -m tests.fuzz --inputs $(FUZZ_INPUTS)
+	$(BIN)/python tests/fuzz/fuzz_codec.py --inputs $(FUZZ_INPUTS)
+	$(BIN)/python tests/fuzz/fuzz_trace.py --inputs $(FUZZ_INPUTS)
+
+test-native: $(DEPS)
+	@PATH="$(abspath $(BIN)):$$PATH" cmake -S native -B build/tests -G Ninja -DCMAKE_BUILD_TYPE=Release -DCCL_LAB_TESTS=ON -DCCL_LAB_BIND=OFF >/dev/null
+	PATH="$(abspath $(BIN)):$$PATH" cmake --build build/tests -- --quiet
+	PATH="$(abspath $(BIN)):$$PATH" ctest --test-dir build/tests --output-on-failure
 
 sanitize: $(DEPS)
 	@for kind in $(SANITIZERS); do \

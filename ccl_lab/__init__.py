@@ -36,6 +36,7 @@ _NAMES = {
     "World": ".engine",
     "Communicator": ".engine",
     "Work": ".engine",
+    "Run": ".engine",
     "init": ".engine",
     "export_html": ".widgets",
     "errors": "",
@@ -53,6 +54,7 @@ __all__ = ["__version__", *_NAMES]
 if TYPE_CHECKING:
     from . import errors as errors
     from .engine import Communicator as Communicator
+    from .engine import Run as Run
     from .engine import Work as Work
     from .engine import World as World
     from .engine import init as init

@@ -35,6 +35,7 @@ class Engine:                       # one rank
 #  op arrays (len = ops of this rank, program order): op_id i32, kind u8, channel i32, peer i32, sig_channel i32, value i64, step i32, dst_buf u8, dst_offset u64, nbytes u64, src_begin i32, src_count i32, nic u16, peer_nic u16, arg i32
 #  source arrays: src_rank i32, src_buf u8, src_offset u64
 #  ready_to i32[]: peers that access this rank's memory or counters (they need our READY); the peers we need READY from follow from the ops.
+#  ready_nic u16[], ready_peer_nic u16[]: by ready_to, the NICs that carry READY (may be missing: NIC 0)
 
 class Program: ...
 class Work:
@@ -46,5 +47,6 @@ class Work:
 
 def reduce(dtype: int, redop: int, dst: np.ndarray, srcs: list[np.ndarray]) -> None: ...     # u8 views; for tests and peers
 def now_ns() -> int: ...
+def status_codes() -> dict[str, int]: ...                              # class name of ccl_lab.errors -> native status code
 def build_info() -> dict: ...
 # simulator functions are bound by bind_sim(m) (native/bind/sim.cpp, simulator engineer)

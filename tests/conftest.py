@@ -1,6 +1,6 @@
 """Holds the skips of a run against `tests/expected_skips.txt`, and prints each with its reason.
 
-Is: the `--expected-skips FILE` option. Is not: fixtures of any one part (they live beside its tests).
+Is: the `--expected-skips FILE` option, and the sizes of random tests. Is not: fixtures of any one part (they live beside its tests).
 Invariant: with the option, a run fails when a test is skipped that the file does not name for this machine, or when
 a skip the file names did not happen while its folder ran.
 """
@@ -74,9 +74,12 @@ def compare(skips: dict[str, str], expected: list[ExpectedSkip], ran: set[str]) 
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--expected-skips", metavar="FILE", help="fail when the skips differ from those FILE lists"
-    )
+    parser.addoption("--expected-skips", metavar="FILE", help="fail when the skips differ from those FILE lists")
+    parser.addoption("--seed", type=int, default=20260101, help="seed of the property tests and fuzzers")
+    parser.addoption("--cases", type=int, default=1000, help="random cases of the property tests")
+    parser.addoption("--case", type=int, help="run only this random case")
+    parser.addoption("--mutants", type=int, default=120, help="mutants per algorithm (0: all)")
+    parser.addoption("--inputs", type=int, default=20000, help="mutated inputs per fuzzer")
 
 
 def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:

@@ -45,15 +45,9 @@ def command(notebook: str, further: list[str]) -> list[str]:
         raise UsageError(f"there is no lab {notebook!r}. Known: {known}.")
     # Jupyter refuses to serve root, which is the only user of many containers.
     root = ["--allow-root"] if os.geteuid() == 0 and "--allow-root" not in further else []
-    return [
-        sys.executable,
-        "-m",
-        "jupyterlab",
-        str(folder / notebook),
-        f"--ServerApp.root_dir={folder}",
-        *root,
-        *further,
-    ]
+    # The URL, not the file: it is printed, so that a person without a local browser lands on the notebook too.
+    where = [f"--ServerApp.root_dir={folder}", f"--LabApp.default_url=/lab/tree/{notebook}"]
+    return [sys.executable, "-m", "jupyterlab", *where, *root, *further]
 
 
 def run_lab(arguments: argparse.Namespace) -> int:

@@ -62,13 +62,13 @@ class Member:
         self.cards = self._join()
 
     def _join(self) -> list[dict[str, Any]]:
-        card = {"pid": os.getpid(), "segment_fd": self.engine.segment_fd, "doorbell": self.engine.doorbell,
+        card = {"pid": os.getpid(), "segment_fd": self.engine.segment_fd,
                 "listen": self._acceptor.addresses if self._acceptor else []}  # fmt: skip
         cards = self.spoke.gather("join", card, self.options.start_timeout_s)
         node_of = self.topology.node_of
         for peer in np.flatnonzero(node_of == node_of[self.rank]):
             if peer != self.rank:
-                self.engine.attach_peer(int(peer), cards[peer]["pid"], cards[peer]["segment_fd"], cards[peer]["doorbell"])
+                self.engine.attach_peer(int(peer), cards[peer]["pid"], cards[peer]["segment_fd"])
         self._shape_nics()
         self.spoke.gather("attached", True, self.options.start_timeout_s)
         return cards

@@ -15,6 +15,7 @@ import socket
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -88,8 +89,9 @@ class World:
                        timeout_s=config.get("timeout", timeout), start_timeout_s=config.get("start_timeout", start_timeout))  # fmt: skip
 
     def _start_ranks(self) -> None:
-        self._server = ForkServer(self._rank_exited)
-        self._hub = Hub(self.n_ranks, handle=self._handle, on_lost=self._rank_lost)
+        # Weak: a world that nobody holds any more must end although its threads run.
+        self._server = ForkServer(_weakly(self._rank_exited))
+        self._hub = Hub(self.n_ranks, handle=_weakly(self._handle), on_lost=_weakly(self._rank_lost))
         self._finalizer = weakref.finalize(self, _shut, self._hub, self._server)
         secret, data = wire.new_secret().hex(), self.topology.to_dict()
         try:
@@ -408,6 +410,17 @@ def _before(run: Run, rank: int, view: np.ndarray, inputs: list[np.ndarray] | No
     if not run.schedule.in_place:
         return view
     return inputs[rank] if inputs is not None else pattern.make(len(view), run.layout.dtype, rank)
+
+
+def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Calls a bound method while its object lives; afterwards returns an error nobody will read."""
+    weak = weakref.WeakMethod(method)
+
+    def call(*arguments: Any) -> Any:
+        alive = weak()
+        return alive(*arguments) if alive is not None else PeerLostError("the world is gone.")
+
+    return call
 
 
 def _shut(hub: Hub, server: ForkServer) -> None:

@@ -120,7 +120,7 @@ def encode(schedule: Schedule) -> bytes:
         "scratch_pairs": (schedule.n_ranks, schedule.scratch_blocks, 2),
         "counts": (schedule.n_ranks, schedule.n_ranks),
     }
-    for (name, shape), dtype in zip(shapes.items(), (_PAIRS, _COUNTS)):
+    for (name, shape), dtype in zip(shapes.items(), (_PAIRS, _COUNTS), strict=True):
         cells = getattr(schedule, name)
         if cells is not None:
             if np.shape(cells) != shape:

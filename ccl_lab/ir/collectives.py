@@ -131,7 +131,8 @@ def finish(output: np.ndarray, redop: str, n_ranks: int) -> np.ndarray:
         if name in FLOATS:
             return output / output.dtype.type(n_ranks)
         wide = output.astype(np.int64)
-        return (np.sign(wide) * (np.abs(wide) // n_ranks)).astype(output.dtype)
+        # Rounded toward zero from the floor, since abs() of the smallest int64 has no value.
+        return (wide // n_ranks + ((wide < 0) & (wide % n_ranks != 0))).astype(output.dtype)
 
 
 def reference(collective: str, inputs: list[np.ndarray], *, redop: str = "sum", root: int = 0, peer: int = -1,

@@ -32,7 +32,10 @@ def interpret(schedule: Schedule, inputs: list[np.ndarray], *, redop: str | None
     memory = [_memory(layout, rank, inputs[rank]) for rank in range(schedule.n_ranks)]
     for op in topological_order(schedule):
         _apply(op, layout, memory, redop)
-    return [collectives.finish(memory[rank][Buffer.output], redop, schedule.n_ranks) for rank in range(schedule.n_ranks)]
+    outputs = [memory[rank][Buffer.output] for rank in range(schedule.n_ranks)]
+    if schedule.collective not in collectives.REDUCING:
+        return outputs
+    return [collectives.finish(output, redop, schedule.n_ranks) for output in outputs]
 
 
 def _layout_of(schedule: Schedule, inputs: list[np.ndarray], dtype: str, counts: np.ndarray | None) -> Layout:

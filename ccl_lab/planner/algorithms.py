@@ -11,13 +11,32 @@ from typing import NamedTuple
 from ..errors import UsageError, suggest
 from ..ir import Builder
 from . import (
+    all_gather_bruck,
+    all_gather_direct,
+    all_gather_recursive_doubling,
     all_gather_ring,
+    all_reduce_direct,
+    all_reduce_double_binary_tree,
+    all_reduce_halving_doubling,
     all_reduce_hierarchical,
     all_reduce_ring,
     all_to_all_direct,
-    cost,
+    all_to_all_hierarchical,
+    all_to_all_paired,
+    barrier,
+    broadcast_binomial,
+    broadcast_pipelined_ring,
+    formulas,
+    gather,
+    reduce_binomial,
+    reduce_ring,
+    reduce_scatter_direct,
+    reduce_scatter_recursive_halving,
     reduce_scatter_ring,
+    scatter,
+    send_recv_direct,
 )
+from .cost import Cost
 from .problem import Problem
 
 
@@ -38,27 +57,60 @@ class Algorithm(NamedTuple):
     """One row: `build(problem)`, `cost(problem)`, and `misfit(problem)`, empty where it can be used."""
 
     build: Callable[[Problem], Builder]
-    cost: Callable[[Problem], cost.Cost]
+    cost: Callable[[Problem], Cost]
     misfit: Callable[[Problem], str] = always
 
 
+_ALL_TO_ALL = {
+    "direct": Algorithm(all_to_all_direct.direct, formulas.all_to_all_direct),
+    "paired": Algorithm(all_to_all_paired.paired, formulas.all_to_all_paired),
+    "hierarchical": Algorithm(all_to_all_hierarchical.hierarchical, formulas.all_to_all_hierarchical, nodes_of_equal_size),
+}
+
 ALGORITHMS: dict[str, dict[str, Algorithm]] = {
     "all_reduce": {
-        "ring": Algorithm(all_reduce_ring.ring, cost.all_reduce_ring),
-        "bidirectional_ring": Algorithm(all_reduce_ring.bidirectional_ring, cost.all_reduce_bidirectional_ring),
-        "hierarchical": Algorithm(all_reduce_hierarchical.hierarchical, cost.all_reduce_hierarchical, nodes_of_equal_size),
+        "ring": Algorithm(all_reduce_ring.ring, formulas.all_reduce_ring),
+        "bidirectional_ring": Algorithm(all_reduce_ring.bidirectional_ring, formulas.all_reduce_bidirectional_ring),
+        "halving_doubling": Algorithm(all_reduce_halving_doubling.halving_doubling, formulas.all_reduce_halving_doubling),
+        "double_binary_tree": Algorithm(all_reduce_double_binary_tree.double_binary_tree, formulas.all_reduce_double_binary_tree),
+        "direct": Algorithm(all_reduce_direct.direct, formulas.all_reduce_direct),
+        "hierarchical": Algorithm(all_reduce_hierarchical.hierarchical, formulas.all_reduce_hierarchical, nodes_of_equal_size),
     },
     "all_gather": {
-        "ring": Algorithm(all_gather_ring.ring, cost.all_gather_ring),
+        "ring": Algorithm(all_gather_ring.ring, formulas.all_gather_ring),
+        "recursive_doubling": Algorithm(all_gather_recursive_doubling.recursive_doubling, formulas.all_gather_recursive_doubling),
+        "bruck": Algorithm(all_gather_bruck.bruck, formulas.all_gather_bruck),
+        "direct": Algorithm(all_gather_direct.direct, formulas.all_gather_direct),
     },
     "reduce_scatter": {
-        "ring": Algorithm(reduce_scatter_ring.ring, cost.reduce_scatter_ring),
+        "ring": Algorithm(reduce_scatter_ring.ring, formulas.reduce_scatter_ring),
+        "recursive_halving": Algorithm(reduce_scatter_recursive_halving.recursive_halving, formulas.reduce_scatter_recursive_halving),
+        "direct": Algorithm(reduce_scatter_direct.direct, formulas.reduce_scatter_direct),
     },
-    "all_to_all": {
-        "direct": Algorithm(all_to_all_direct.direct, cost.all_to_all_direct),
+    "broadcast": {
+        "binomial": Algorithm(broadcast_binomial.binomial, formulas.broadcast_binomial),
+        "pipelined_ring": Algorithm(broadcast_pipelined_ring.pipelined_ring, formulas.broadcast_pipelined_ring),
     },
-    "all_to_allv": {
-        "direct": Algorithm(all_to_all_direct.direct, cost.all_to_all_direct),
+    "reduce": {
+        "binomial": Algorithm(reduce_binomial.binomial, formulas.reduce_binomial),
+        "ring": Algorithm(reduce_ring.ring, formulas.reduce_ring),
+    },
+    "gather": {
+        "direct": Algorithm(gather.direct, formulas.gather_direct),
+        "binomial": Algorithm(gather.binomial, formulas.gather_binomial),
+    },
+    "scatter": {
+        "direct": Algorithm(scatter.direct, formulas.scatter_direct),
+        "binomial": Algorithm(scatter.binomial, formulas.scatter_binomial),
+    },
+    "all_to_all": _ALL_TO_ALL,
+    "all_to_allv": _ALL_TO_ALL,
+    "send_recv": {
+        "direct": Algorithm(send_recv_direct.direct, formulas.send_recv_direct),
+    },
+    "barrier": {
+        "dissemination": Algorithm(barrier.dissemination, formulas.barrier_dissemination),
+        "central": Algorithm(barrier.central, formulas.barrier_central),
     },
 }
 

@@ -9,12 +9,13 @@ from typing import NamedTuple
 
 from .. import units
 from .algorithms import ALGORITHMS
-from .cost import Cost
+from .cost import Cost, broadcast_depth, hierarchical_depth, ring_channels, tree_depth, tree_slices
 from .problem import Problem
 
-# Every rank talks to every other: the table of ops has n * n rows, which is not worth building far beyond this.
-MANY_RANKS = 512
-QUADRATIC = ("direct", "paired", "hierarchical", "recursive_doubling", "recursive_halving")
+# A table of ops of more rows takes seconds and gigabytes: `auto` looks for a shorter one.
+MOST_OPS = 5_000_000
+# Algorithms in which a rank has an op or more for every other rank, however few the steps.
+PER_PEER = ("direct", "paired", "recursive_doubling", "recursive_halving")
 
 
 class Candidate(NamedTuple):
@@ -35,11 +36,32 @@ def candidates(problem: Problem) -> list[Candidate]:
 
 
 def pick(problem: Problem, ranked: list[Candidate]) -> str:
-    """The cheapest; among very many ranks, the cheapest whose table of ops stays small."""
-    fitting = [each.name for each in ranked if each.cost]
-    if problem.n > MANY_RANKS:
-        fitting = [name for name in fitting if name not in QUADRATIC] or fitting
-    return fitting[0]
+    """The cheapest whose table of ops is small enough to build; of those within 1 % of it the one with the fewest ops."""
+    fitting = [each for each in ranked if each.cost]
+    short = [each for each in fitting if ops_about(problem, each) <= MOST_OPS]
+    if not short:
+        return min(fitting, key=lambda each: ops_about(problem, each)).name
+    best = short[0].cost.seconds if short[0].cost else 0.0
+    close = [each for each in short if each.cost and each.cost.seconds <= 1.01 * best]
+    return min(close, key=lambda each: ops_about(problem, each)).name
+
+
+def ops_about(problem: Problem, candidate: Candidate) -> int:
+    """Rows of the table of ops, within a small factor: three a step and channel, or two for every other rank."""
+    if candidate.cost is None:
+        return 0
+    steps, name = candidate.cost.steps, candidate.name
+    if name in PER_PEER and problem.collective not in ("gather", "scatter", "send_recv"):
+        return problem.n * 2 * problem.n
+    if name == "double_binary_tree":
+        return problem.n * 10 * tree_slices(problem) * tree_depth(problem)
+    if name == "hierarchical" and problem.collective == "all_reduce":
+        return problem.n * (3 * steps + 4 * problem.topology.gpus_per_node) * hierarchical_depth(problem)
+    if name == "hierarchical":
+        return problem.n * 2 * problem.n
+    if name in ("pipelined_ring", "ring") and problem.collective in ("broadcast", "reduce"):
+        return problem.n * 3 * ring_channels(problem) * broadcast_depth(problem, ring_channels(problem))
+    return problem.n * 3 * steps * (ring_channels(problem, both_ways=name == "bidirectional_ring") if "ring" in name else 1)
 
 
 def reasons(problem: Problem, ranked: list[Candidate], chosen: str, automatic: bool) -> tuple[str, ...]:
@@ -52,6 +74,8 @@ def reasons(problem: Problem, ranked: list[Candidate], chosen: str, automatic: b
             lines.append(f"{each.name}: does not fit: {each.misfit}")
             continue
         tail = ("chosen" if automatic else "as asked") if each.name == chosen else _against(each.cost, best)
+        if each.name != chosen and ops_about(problem, each) > MOST_OPS:
+            tail += f"; about {ops_about(problem, each):,} ops, too many to build"
         lines.append(f"{each.name}: {_numbers(each.cost)}; {tail}")
     return tuple(lines)
 
@@ -66,6 +90,8 @@ def _against(cost: Cost, best: Cost | None) -> str:
     if best is None or best.seconds == 0:
         return "as fast"
     ratio = cost.seconds / best.seconds
+    if 0.995 < ratio < 1.005:
+        return "as fast as the chosen"
     return f"{ratio:.2f} times the chosen" if ratio >= 1 else f"{1 / ratio:.2f} times faster than the chosen"
 
 

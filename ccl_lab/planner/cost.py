@@ -5,8 +5,8 @@ link. Invariants: `alpha` latency of a hop, `beta` seconds per byte, `gamma` sec
 NIC, fabric port and memory engine stand for all; times in seconds, sizes in bytes.
 
 A *hop* is one step in which the busiest rank sends S bytes:
-    inside a node      alpha_fabric + S / fabric
-    between nodes      alpha_nic + max(S / (NICs of a rank), s S / (NICs of a node))     s ranks of a node sending at once
+    inside a node      o + alpha_fabric + S / fabric
+    between nodes      o + alpha_nic + max(S / (NICs of a rank), s S / (NICs of a node))     s ranks of a node sending at once
 Source: Hockney's model as in Thakur, Rabenseifner and Gropp, IJHPCA 2005; section 3.
 """
 
@@ -15,14 +15,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-
-import numpy as np
+from typing import NamedTuple
 
 from ..topo import Topology
 from .problem import Problem
 
-# What an engine needs to start one op: an assumption, used only to keep pipelines from becoming too fine.
-OP_SECONDS = 10e-6
+# What a rank needs to start one op, the o of LogP: an assumption, as no link has it.
+OP_SECONDS = 1e-6
+# What one more chunk must save to be worth its ops: an assumption for ranks that share cores, to keep pipelines from becoming too fine.
+CHUNK_SECONDS = 10e-6
 
 
 @dataclass(frozen=True)
@@ -42,26 +43,35 @@ class Machine:
 
     def near(self, nbytes: float) -> float:
         """A hop inside a node."""
-        return self.alpha_fabric + nbytes / self.fabric
+        return OP_SECONDS + self.alpha_fabric + nbytes / self.fabric
 
     def far(self, nbytes: float, senders: int | None = None) -> float:
         """A hop between nodes; `senders` ranks of each node at once (default: all)."""
         if self.nodes == 1:
             return self.near(nbytes)
         senders = self.group if senders is None else senders
-        return self.alpha_nic + max(nbytes / self.rank_nic, senders * nbytes / self.node_nic)
+        return OP_SECONDS + self.alpha_nic + max(nbytes / self.rank_nic, senders * nbytes / self.node_nic)
 
     def hop(self, nbytes: float, distance: int, senders: int | None = None) -> float:
         """A hop to the rank `distance` further on: between nodes where that is a node's size or more."""
         return self.far(nbytes, senders) if distance >= self.group and self.nodes > 1 else self.near(nbytes)
+
+    @property
+    def alpha(self) -> float:
+        """Latency of the longest hop."""
+        return self.alpha_nic if self.nodes > 1 else self.alpha_fabric
+
+    @property
+    def crowding(self) -> float:
+        """Bytes over the busiest NIC per byte that each rank of a node sends away."""
+        return max(self.one_nic / self.rank_nic, self.group * self.one_nic / self.node_nic) if self.nodes > 1 else 0.0
 
     def add(self, nbytes: float, sources: int = 2) -> float:
         """One reduction of `sources` arrays of `nbytes`."""
         return sources * nbytes / self.local
 
 
-@dataclass(frozen=True)
-class Cost:
+class Cost(NamedTuple):
     """An estimate: seconds; steps; bytes that the busiest rank sends; bytes over the busiest NIC (0 on one node)."""
 
     seconds: float
@@ -91,6 +101,16 @@ def of(problem: Problem) -> Machine:
     return machine(problem.topology)
 
 
+def log2_floor(n: int) -> int:
+    """floor(log2 n)."""
+    return int(n).bit_length() - 1
+
+
+def log2_ceil(n: int) -> int:
+    """ceil(log2 n)."""
+    return int(n - 1).bit_length()
+
+
 # -- pipeline depths
 
 
@@ -110,7 +130,7 @@ def ring_depth(problem: Problem, channels: int) -> int:
     A step costs t_send + t_add / k + k o; least at k = sqrt(t_add / o). At most 4.
     """
     chunk = problem.nbytes / problem.n / channels
-    return _power_of_two(math.sqrt(of(problem).add(chunk) / OP_SECONDS), 4)
+    return _power_of_two(math.sqrt(of(problem).add(chunk) / CHUNK_SECONDS), 4)
 
 
 def hierarchical_depth(problem: Problem) -> int:
@@ -121,7 +141,7 @@ def hierarchical_depth(problem: Problem) -> int:
     at = of(problem)
     share = problem.nbytes / at.group
     node = 2 * (at.group - 1) * share / at.fabric + at.add(share, at.group)
-    return _power_of_two(math.sqrt(node / (3 * at.group * OP_SECONDS)), 16)
+    return _power_of_two(math.sqrt(node / (3 * at.group * CHUNK_SECONDS)), 16)
 
 
 def hierarchical_lanes(problem: Problem, depth: int) -> int:
@@ -129,107 +149,31 @@ def hierarchical_lanes(problem: Problem, depth: int) -> int:
     return max(1, min(depth, problem.channels - 1 if problem.channels else 2 * problem.nics_per_rank))
 
 
-def chain_depth(problem: Problem, hops: int, nbytes: float) -> int:
+def pipeline_depth(problem: Problem, hops: int, nbytes: float) -> int:
     """Chunks k of a pipeline over `hops` hops: (hops + k - 1)(alpha + S/(k B)), least at k = sqrt((hops-1) S/(B alpha)). At most 64."""
     at = of(problem)
     seconds = at.far(nbytes, 1) - at.far(0, 1) + at.add(nbytes)
-    return _power_of_two(math.sqrt(max(hops - 1, 0) * seconds / (at.far(0) + OP_SECONDS)), 64)
+    return _power_of_two(math.sqrt(max(hops - 1, 0) * seconds / (at.far(0) + CHUNK_SECONDS)), 64)
 
 
-# -- rings
+def broadcast_depth(problem: Problem, channels: int) -> int:
+    """Chunks per channel of a chain over all ranks."""
+    return pipeline_depth(problem, problem.n - 1, problem.nbytes / channels)
 
 
-def _ring(problem: Problem, steps: int, chunk: float, channels: int, reducing: float) -> Cost:
-    """T = steps max(chunk/nic, C chunk/fabric + add, mean over edges of a hop + add) + alpha.
+def tree_slices(problem: Problem) -> int:
+    """Slices of the double binary tree over several nodes: one per NIC of a node; each takes four channels."""
+    if problem.topology.n_nodes == 1 or problem.channels is not None:
+        return max(1, (problem.channels or 1) // 4)
+    return problem.slices(max(1, problem.topology.nics_per_node), problem.nbytes / 2)
 
-    A ring is periodic: its rate is the largest cycle mean of its max-plus matrix, which is either one busy link or the
-    round trip of a chunk over all n edges, K of them between nodes (Baccelli et al., "Synchronization and Linearity", 3.2).
-    `chunk`: bytes per channel and step; `reducing`: share of the steps that add.
-    """
+
+def tree_height(problem: Problem) -> int:
+    """Hops from the deepest leaf to the root: ceil(log2 n) on one node, ceil(log2 K) + g - 1 over K nodes of g."""
     at = of(problem)
-    both = channels * chunk
-    added = reducing * at.add(both) / ring_depth(problem, channels) if reducing else 0.0
-    nic = chunk / at.one_nic * max(1.0, channels * at.one_nic / at.node_nic) if at.nodes > 1 else 0.0
-    crossings = at.nodes if at.nodes > 1 else 0
-    round_trip = (crossings * (at.alpha_nic + nic + added) + (at.n - crossings) * (at.near(both) + added)) / at.n
-    seconds = steps * max(nic, both / at.fabric + added, round_trip) + (at.alpha_nic if crossings else at.alpha_fabric)
-    return Cost(seconds, steps, steps * both, steps * chunk if crossings else 0.0)
+    return log2_ceil(at.n) if at.nodes == 1 else log2_ceil(at.nodes) + at.group - 1
 
 
-def all_reduce_ring(problem: Problem) -> Cost:
-    """2(n-1) steps of M/n, half of them adding. Patarasuk and Yuan 2009."""
-    channels = ring_channels(problem)
-    return _ring(problem, 2 * problem.n - 2, problem.nbytes / problem.n / channels, channels, 0.5)
-
-
-def all_reduce_bidirectional_ring(problem: Problem) -> Cost:
-    """As ring, on twice the channels. Patarasuk and Yuan 2009."""
-    channels = ring_channels(problem, both_ways=True)
-    return _ring(problem, 2 * problem.n - 2, problem.nbytes / problem.n / channels, channels, 0.5)
-
-
-def all_gather_ring(problem: Problem) -> Cost:
-    """n-1 steps of a block. Thakur et al. 2005, 4.1."""
-    channels = ring_channels(problem)
-    return _ring(problem, problem.n - 1, problem.block_bytes / channels, channels, 0.0)
-
-
-def reduce_scatter_ring(problem: Problem) -> Cost:
-    """n-1 steps of a block, all adding. Thakur et al. 2005, 4.2."""
-    channels = ring_channels(problem)
-    return _ring(problem, problem.n - 1, problem.block_bytes / channels, channels, 1.0)
-
-
-# -- all_reduce
-
-
-def all_reduce_hierarchical(problem: Problem) -> Cost:
-    """T = max(2(K-1)(M/(gK)/nic + add + alpha), node) + node/k, node = 2(g-1) M/(g fabric) + g M/(g local). Jia et al. 2018, 3.3."""
-    at, size = of(problem), problem.nbytes
-    depth = hierarchical_depth(problem)
-    share = size / at.group
-    node = 2 * at.alpha_fabric + 2 * (at.group - 1) * share / at.fabric + at.add(share, at.group)
-    hop = at.far(share / at.nodes) if at.nodes > 1 else 0.0
-    steps = 2 * (at.nodes - 1)
-    lanes = hierarchical_lanes(problem, depth)
-    between = steps * (hop + at.add(share / at.nodes) / 2 / lanes)
-    crossing = steps * share / at.nodes
-    return Cost(max(between, node) + (node / depth if at.nodes > 1 else 0.0), 2 * at.nodes,
-                2 * (at.group - 1) * share + crossing, crossing * at.group * at.one_nic / at.node_nic if at.nodes > 1 else 0.0)
-
-
-# -- all_to_all
-
-
-def all_to_all_direct(problem: Problem) -> Cost:
-    """T = alpha + max((n-1) o, near bytes/fabric, far bytes g/node NICs). NCCLX 2.6: T_c (N-1) + S/BW."""
-    return _exchange(problem, problem.n - 1, overlapped=True)
-
-
-def _exchange(problem: Problem, steps: int, overlapped: bool) -> Cost:
-    at, block = of(problem), problem.block_bytes
-    far = at.n - at.group
-    near_seconds = (at.group - 1) * block / at.fabric
-    far_seconds = far * block * at.group / at.node_nic if at.nodes > 1 else 0.0
-    alpha = at.alpha_nic if far else at.alpha_fabric
-    copies = at.add(2 * at.n * block, 1) if problem.in_place else at.add(block)
-    if overlapped:
-        seconds = alpha + max((at.n - 1) * OP_SECONDS, near_seconds, far_seconds) + copies
-    else:
-        seconds = far * at.alpha_nic + (at.group - 1) * at.alpha_fabric + near_seconds + far_seconds + copies
-    return Cost(seconds, steps, (at.n - 1) * block, far * block * at.group * at.one_nic / at.node_nic if far else 0.0)
-
-
-def log2_floor(n: int) -> int:
-    """floor(log2 n)."""
-    return int(n).bit_length() - 1
-
-
-def log2_ceil(n: int) -> int:
-    """ceil(log2 n)."""
-    return int(n - 1).bit_length()
-
-
-def busiest(values: np.ndarray) -> float:
-    """The largest of `values`, 0 of none."""
-    return float(values.max()) if values.size else 0.0
+def tree_depth(problem: Problem) -> int:
+    """Chunks per tree and slice of the double binary tree."""
+    return pipeline_depth(problem, 2 * tree_height(problem), problem.nbytes / 2 / tree_slices(problem))

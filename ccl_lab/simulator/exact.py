@@ -5,11 +5,12 @@ Is: the specification (below) of what time means, and the columns that go to and
 Invariants: the order of service does not depend on any rate or delay, so no op gets earlier when a link gets slower or a rank
 later; no transfer is faster than its slowest link; the core and the oracle of the tests agree to the picosecond.
 
-**Order.** Channels of a rank are independent streams; an op follows the one before it in its channel (op_id order). The
-signals of a counter (destination, source, sig_channel) are numbered in static order, and a wait for value v follows the v-th of
-them (v <= 0: none). level(op) is the longest path of these dependencies; static order is (level, op_id). Where the raises of
-one counter come from several channels, "the v-th" is by static order too, as of the level in which a wait is considered:
-level by level, an op is reached when what it follows has been reached. An op never reached is a deadlock.
+**Order.** Channels of a rank are independent streams; an op follows the one before it in its channel (op_id order). The raises
+of a counter (destination, source, sig_channel) are numbered by (level, op_id), and a wait for value v follows the v-th of them
+(v <= 0: none). level(op) is the longest path of these dependencies, where puts to others and signals in a row, at which the
+channel goes on at once, count as one. Levels are found one after the other, each from what the earlier ones raised; an op that
+is never reached is a deadlock. The transfers and memory operations of a level take turns: in op_id order, each gets the first
+turn, 0, 1, 2, …, that none of its links has given to another of this level. Static order is (level, turn, op_id).
 
 **Links.** A transfer uses two links at once (Topology.path), a local operation one (the rank's memory). A link serves one op at
 a time, in static order, and is busy for ceil(bytes * 10^12 / its rate) ps from the common start. Nothing else is shared.
@@ -20,8 +21,7 @@ a time, in static order, and is busy for ceil(bytes * 10^12 / its rate) ps from 
     put      start = max(t, ready, free); leaves = start + bytes / slowest link; arrives = leaves + L. The channel goes on at t.
     put to self   a copy: start = max(t, free); leaves = arrives = end. The channel goes on at the end.
     signal   arrives at t + L (to self: t); occupies no link. A put's signal arrives with the put.
-    counter  rises never before an earlier raise was seen: arrival = max(arrival, arrival of the raise before).
-             For a put that is the time the *signal* is seen; the put's bytes have left as above.
+    counter  rises never before an earlier raise was seen: arrival = max(arrival, arrival of the raise before, by (level, op_id)).
     wait     the channel goes on at max(t, arrival of the v-th signal).
     flush    the channel goes on at max(t, when the puts of this channel before it, to that peer or to all, had left).
     get      start = max(t + L of the request's path rank -> peer, ready, free); arrives as a put; the channel goes on at arrival.
@@ -105,7 +105,7 @@ def simulate(
     (control); meta holds time_ps (exact), finish_ps per rank, time_us, algbw_gbytes_per_s, busbw_gbytes_per_s, n_ops, n_levels.
     Raises ShapeError where schedule and topology differ in ranks, DeadlockError naming the op that waits for ever, ScheduleError
     for an op with a column out of range, UsageError for an unusable size, lateness or duration.
-    Cost: O(ops log ops); about 10 million ops a second.
+    Cost: O(ops log ops), a few million ops a second: 0.02 s for 100,000 ops, 2 s for 4 million among 131,072 ranks.
 
         >>> simulate(ring, Topology.cluster(), "64MiB").time_us           # doctest: +SKIP
     """

@@ -47,7 +47,9 @@ def _gpu(gpus: int, nic_gbits: float, fabric: float, local: float, **sources: st
 
 
 PRESETS: dict[str, Preset] = {
-    "lab": Preset(2, 4, 4, 1, "50us", 4, "5us", 8, "cpu", True, dict.fromkeys(("nic_gbits_per_s", "nic_latency", "fabric_gbytes_per_s", "fabric_latency", "local_gbytes_per_s"), "assumption: chosen so that shaped NICs are legible on two cores")),
+    "lab": Preset(2, 4, 4, 1, "50us", 4, "5us", 8, "cpu", True, dict.fromkeys(
+        ("nic_gbits_per_s", "nic_latency", "fabric_gbytes_per_s", "fabric_latency", "local_gbytes_per_s"),
+        "assumption: chosen so that shaped NICs are legible on two cores")),
     "laptop": Preset(1, 4, 1, 1, "50us", 8, "2us", 8, "cpu", True, {
         "nic_gbits_per_s": "assumption: one gigabit Ethernet port",
         "nic_latency": "assumption: a TCP message between two hosts on one switch",

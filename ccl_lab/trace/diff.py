@@ -17,6 +17,7 @@ import numpy as np
 from .. import views
 from ..units import format_time
 from .columns import SpanKind, Track
+from .model import ENUMS, label
 from .table import Table
 
 if TYPE_CHECKING:
@@ -121,6 +122,11 @@ def _join(a: OpTimes, b: OpTimes) -> tuple[Table, int, int]:
     return Table("Ops", columns), len(a.rank) - len(rows_a), len(b.rank) - len(rows_b)
 
 
+def _words(name: str, values: np.ndarray) -> np.ndarray:
+    """Enum columns by name, others as they are."""
+    return np.array([str(label(name, v)) for v in values.tolist()], object) if name in ENUMS else values
+
+
 @dataclass(frozen=True, repr=False)
 class TraceDiff:
     """What changed from trace `a` to trace `b`.
@@ -136,9 +142,12 @@ class TraceDiff:
     only_b: int
 
     def top(self, n: int = 10, by: str = "duration_delta_ns") -> Table:
-        """The n ops that changed most (by absolute value of a column), largest first."""
+        """The n ops that changed most (by absolute value of a column), largest first; kind and track by
+        name."""
         order = np.argsort(-np.abs(self.ops[by]), kind="stable")[:n]
-        return self.ops.take(order)
+        table = self.ops.take(order)
+        columns = {name: _words(name, values) for name, values in table.columns.items()}
+        return Table(f"Ops by {by}", columns)
 
     def per_rank(self) -> Table:
         """Per rank: sum of duration deltas over waits and over everything else, in ns."""
@@ -162,9 +171,10 @@ class TraceDiff:
         if len(worst) and worst["duration_delta_ns"][0]:
             row = worst.rows()[0]
             word = "longer" if row["duration_delta_ns"] > 0 else "shorter"
-            kind = SpanKind(row["kind"]).name if row["kind"] in iter(SpanKind) else f"kind {row['kind']}"
             took = format_time(abs(row["duration_delta_ns"]) * 1e-9)
-            lines.append(f"largest change: {kind} op {row['op_id']} of rank {row['rank']} took {took} {word}")
+            lines.append(
+                f"largest change: {row['kind']} op {row['op_id']} of rank {row['rank']} took {took} {word}"
+            )
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:

@@ -443,6 +443,8 @@ def _matches(name: str, array: np.ndarray, wanted: Any) -> np.ndarray:
         return mask
     if isinstance(wanted, (str, int, np.integer)):
         return array == _value(name, wanted)
+    if not isinstance(wanted, Iterable):
+        wanted = [wanted]
     return np.isin(array, np.array([_value(name, item) for item in wanted], np.int64))
 
 

@@ -79,7 +79,9 @@ def rate_bins(
         raise UsageError(f"bin_ns is {bin_ns}: expected at least 1 ns.")
     spans = trace.where(track=tracks)
     begin = spans.begin_ns if begin_ns is None else int(begin_ns)
-    end = spans.end_ns if end_ns is None else int(end_ns)
+    # an instant at the very end needs a bin of its own
+    last = max(spans.end_ns, int(spans["begin_ns"].max()) + 1) if len(spans) else begin
+    end = last if end_ns is None else int(end_ns)
     n_bins = max(1, -(-(end - begin) // int(bin_ns))) if len(spans) or end > begin else 0
     keys = np.stack([spans["node"], spans["index"], spans["track"]], axis=1).astype(np.int64)
     nics, row = np.unique(keys, axis=0, return_inverse=True)

@@ -4,7 +4,9 @@ Is: latency, algbw and busbw as nccl-tests define them, percentiles over repeats
 what each rank did, what each NIC carried. Is not: overlap with computation or a critical path.
 Definitions: the time of a collective is the longest time any rank spent in it (nccl-tests `-a 3`); its
 latency the shortest (waiting for late ranks removed). algbw = bytes of the larger buffer of a rank / time;
-busbw = algbw * factor.
+busbw = algbw * factor. A rank is busy while anything of it works (a put in flight is work), waiting while
+it waits and nothing of it works; the mean rate of a NIC is taken over the time of the collectives, without
+the gaps.
 """
 
 from __future__ import annotations

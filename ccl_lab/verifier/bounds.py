@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from ..topo import Topology
 
 MAX_CHANNELS = 4096
+# What a proof holds in memory grows with the chunks of all buffers; a foreign file must not ask for more than this.
+MAX_CHUNKS = 1 << 27
 _NAMES = ("input", "output", "scratch")
 
 
@@ -79,7 +81,13 @@ def _check_facts(schedule: Schedule) -> None:
         if value < low:
             raise BoundsError(f"{name} is {value}: expected {low} or more.")
     collectives.check_names(schedule.collective)
-    n, pairs = schedule.n_ranks, schedule.scratch_pairs
+    n, pairs = int(schedule.n_ranks), schedule.scratch_pairs
+    per_rank = 2 * collectives.message_blocks(schedule.collective, n) + int(schedule.scratch_blocks)
+    if n * per_rank * int(schedule.parts) > MAX_CHUNKS:
+        raise BoundsError(
+            f"{n} ranks with up to {per_rank} blocks of {schedule.parts} parts each are more than {MAX_CHUNKS:,} chunks, "
+            "which is what a proof can hold; use fewer parts or scratch blocks."
+        )
     for name in ("root", "peer") if schedule.collective == "send_recv" else ("root",):
         if not 0 <= getattr(schedule, name) < n:
             raise BoundsError(f"{name} is {getattr(schedule, name)}: expected a rank from 0 to {n - 1}.")

@@ -23,7 +23,7 @@ def run_order(program: Program) -> list[int]:
     waiting: dict[int, list[int]] = defaultdict(list)
     postponed: list[int] = []
     order: list[int] = []
-    ready = list(range(len(programs)))
+    ready = list(range(len(programs)))[::-1]
     go_on = -1
     while ready or postponed:
         if not ready:

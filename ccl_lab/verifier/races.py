@@ -252,17 +252,20 @@ class _Walk:
             )
 
     def _race(self, op: int, does: str, other: int, did: str, location: int) -> RaceError:
+        """`op` does (reads, writes) what `other` did: told in the order of op_ids, which is how the author thinks of them."""
+        if op < other:
+            op, does, other, did = other, f"{did}s", op, does.removesuffix("s")
         rank, place = self.program.where(location)
         ops = self.program.schedule.ops
-        if other not in self.arrived:
+        if ops[other].kind != Kind.put:
             advice = f"let the second wait for a signal that rank {ops[other].rank} raises after the first"
         elif did == "read":
             advice = f"flush rank {ops[other].peer} on channel {ops[other].channel} in between, or wait for word from it"
         else:
             advice = f"wait at rank {ops[other].peer} for the signal of the put before the second begins"
         return RaceError(
-            f"{describe(ops[op])}: {does} {place} of rank {rank} while {describe(ops[other])} may still {did} it; nothing orders "
-            f"the two. Try: {advice}.",
+            f"{describe(ops[op])}: {does} {place} of rank {rank} while {describe(ops[other])} may still {did} it; "
+            f"nothing orders the two. Try: {advice}.",
             rank=ops[op].rank,
             op_id=op,
         )

@@ -15,7 +15,7 @@ from .export import export_html
 from .view import View
 
 if TYPE_CHECKING:
-    from .panel import Panel
+    from .live import Panel
 
 __all__ = ["View", "bandwidth", "export_html", "heatmap", "panel", "schedule", "timeline", "topology", "trace_diff"]
 
@@ -82,7 +82,7 @@ def bandwidth(records: Any, *, backend: str = "plotly") -> Any:
     records: dicts (or a data frame) with nbytes, algbw_gbytes_per_s, busbw_gbytes_per_s and what tells the lines apart
     (algorithm, source, ranks). backend: "plotly" (a figure that follows the theme) or "native" (small, for one-file exports).
     """
-    from .bandwidth import figure, spec
+    from .chart import figure, spec
 
     if backend == "native":
         return View([{"view": "bandwidth"}], data={"bandwidth": spec(records)}, summary="<bandwidth>")
@@ -91,7 +91,7 @@ def bandwidth(records: Any, *, backend: str = "plotly") -> Any:
 
 def panel(world: Any, **options: Any) -> Panel:
     """Everything of a running world together, live: topology, NIC heatmap, timeline, and the row of controls."""
-    from .panel import Panel
+    from .live import Panel
 
     return Panel(world, **options)
 

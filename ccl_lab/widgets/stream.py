@@ -26,6 +26,7 @@ SILENT_S = 1.0
 SLOW_HZ = 8.0
 CLIENT_S = 5.0
 IDLE_S = 30.0
+STATUS_S = 0.25
 
 Send = Callable[[dict[str, Any], list[bytes]], None]
 
@@ -76,11 +77,12 @@ class SpanStream:
 
     @property
     def acked(self) -> int:
-        """The highest sequence number that every page seen lately has; -1: none."""
-        now = time.monotonic()
+        """The highest sequence number that every page heard of lately (or the last one heard of) has; -1: none."""
         with self._lock:
-            fresh = [seq for seq, at in self._acked.values() if now - at < CLIENT_S]
-        return min(fresh, default=-1)
+            if not self._acked:
+                return -1
+            latest = max(at for _, at in self._acked.values())
+            return min(seq for seq, at in self._acked.values() if latest - at < CLIENT_S)
 
     def quiet_for(self) -> float:
         """Seconds since any page was heard of."""
@@ -115,7 +117,7 @@ class SpanStream:
         """With the lanes a page needs before this batch: new ones, or all where it may be the first a page gets."""
         start = 0 if content["seq"] == self._first else content["lane_from"]
         lanes = {"from": start, **self.lanes.table(start, content["lane_to"])}
-        return {**content, "first": self._first, "lanes": lanes, "drops": self.drops}
+        return {**content, "first": self._first, "lanes": lanes, "drops": self.drops, "origin": str(self.origin_ns)}
 
     def _head(self) -> tuple[dict[str, Any], list[bytes]] | None:
         """Once a second while a page has not acknowledged the last batch: a word that it exists."""
@@ -142,8 +144,8 @@ class SpanStream:
 class Pump(threading.Thread):
     """Sends what the streams have, at most 30 messages a second; polls a feed where there is one.
 
-    poll: () -> (structured spans with the trace columns, running total of drops) or None. status: () -> dict, sent
-    twice a second when it changed. Ends by `close`, or by itself when there is no feed and nothing left to send.
+    poll: () -> (structured spans with the trace columns, running total of drops); StopIteration ends the feed. status: () -> dict, sent
+    at most 4 times a second, when it changed. Ends by `close`, or by itself when there is no feed and nothing left to send.
     """
 
     def __init__(self, streams: list[SpanStream], send: Send, *, poll: Callable[[], tuple[np.ndarray, int]] | None = None,
@@ -166,7 +168,8 @@ class Pump(threading.Thread):
         self._wake.set()
 
     def wake(self) -> None:
-        """Something was asked for."""
+        """A page asked for something: it may be new, so it is told the status too."""
+        self._told = None
         self._wake.set()
 
     def run(self) -> None:
@@ -182,8 +185,10 @@ class Pump(threading.Thread):
                     self._wake.wait(1.0)
                     self._wake.clear()
                 time.sleep(max(0.0, 1.0 / self._hz() - (time.monotonic() - began)))
-        except Exception as error:  # noqa: BLE001 - kept for the owner; a thread has no caller
+        except Exception as error:  # noqa: BLE001 - kept for the owner, shown in the page; a thread has no caller
             self.error = error
+            if not self._closed:
+                self._send({"type": "status", "status": {"state": "feed ended", "error": f"{type(error).__name__}: {error}"}}, [])
 
     def _pending(self) -> bool:
         return any(stream._cursor < stream.total for stream in self._streams)
@@ -195,25 +200,35 @@ class Pump(threading.Thread):
     def _take(self) -> None:
         if self._poll is None:
             return
-        spans, drops = self._poll()
+        try:
+            spans, drops = self._poll()
+        except StopIteration:
+            self._poll, self._told_at = None, 0.0
+            self._tell()
+            self._status = None
+            return
         self._streams[0].append(wire.from_records(spans), drops)
 
     def _give(self) -> None:
+        if self._tell():
+            return
         for stream in self._streams:
             message = stream.next()
             if message is not None:
                 self._send(*message)
                 self.messages += 1
                 return
-        self._tell()
 
-    def _tell(self) -> None:
+    def _tell(self) -> bool:
+        """Sends the status where it is due and new; it goes before spans, which would starve it."""
         now = time.monotonic()
-        if self._status is None or now - self._told_at < 0.5:
-            return
+        if self._status is None or now - self._told_at < STATUS_S:
+            return False
         self._told_at = now
         status = self._status()
-        if status != self._told:
-            self._told = status
-            self._send({"type": "status", "status": status}, [])
-            self.messages += 1
+        if status == self._told:
+            return False
+        self._told = status
+        self._send({"type": "status", "status": status}, [])
+        self.messages += 1
+        return True

@@ -6,6 +6,7 @@ numbers or enqueue, so they never block the kernel; spans travel as binary, neve
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 import uuid
@@ -133,7 +134,8 @@ class View(anywidget.AnyWidget):
         stream = self._streams[key]
         mask = np.ones(len(columns["rank"]), bool)
         if chosen.get("range"):
-            low, high = (float(t) + (stream.origin_ns or 0) for t in chosen["range"])
+            # Whole ns, as the Python shown says: floats of absolute times are too coarse.
+            low, high = (int(f(t)) + (stream.origin_ns or 0) for f, t in zip((math.floor, math.ceil), chosen["range"]))
             begin, end = columns["begin_ns"], columns["end_ns"]
             mask &= (begin < high) & ((end > low) | ((end == begin) & (begin >= low)))
         if chosen.get("lanes"):

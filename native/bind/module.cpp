@@ -6,17 +6,14 @@
 #include "base/status.hpp"
 #include "ccl_lab/schema.hpp"
 #include "reduce/reduce.hpp"
+#include "status.hpp"
 
 namespace nb = nanobind;
 
 void bind_reduce(nb::module_& m);
-#if defined(CCL_LAB_HAVE_ENGINE)
 void bind_segment(nb::module_& m);
 void bind_engine(nb::module_& m);
-#endif
-#if defined(CCL_LAB_HAVE_SIM)
 void bind_sim(nb::module_& m);
-#endif
 
 namespace {
 
@@ -28,10 +25,6 @@ nb::dict build_info() {
   info["isa"] = ccl_lab::isa_name(ccl_lab::best_isa());
   info["ops_version"] = ccl_lab::kOpsVersion;
   info["trace_version"] = ccl_lab::kTraceVersion;
-  nb::dict codes;
-  for (int code = 0; code <= static_cast<int>(ccl_lab::Code::internal); ++code)
-    codes[ccl_lab::code_name(static_cast<ccl_lab::Code>(code))] = code;
-  info["codes"] = codes;
   return info;
 }
 
@@ -43,13 +36,10 @@ NB_MODULE(_core, m) {
   m.def("now_ns", &ccl_lab::now_ns, "CLOCK_MONOTONIC in nanoseconds: the clock of every trace of this host.");
   m.def("build_info", &build_info,
         "How this module was built: compiler, build type, sanitizer, instruction set of the reductions, versions of the "
-        "schema, and `codes`: the number of each error code by name.");
+        "schema.");
+  m.def("status_codes", &ccl_lab::status_codes, "Number of each error class of ccl_lab.errors that the engine can raise.");
   bind_reduce(m);
-#if defined(CCL_LAB_HAVE_ENGINE)
   bind_segment(m);
   bind_engine(m);
-#endif
-#if defined(CCL_LAB_HAVE_SIM)
   bind_sim(m);
-#endif
 }

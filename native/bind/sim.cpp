@@ -3,7 +3,9 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/tuple.h>
 
+#include <span>
 #include <stdexcept>
+#include <string>
 #include <tuple>
 
 #include "sim/exact.hpp"

@@ -1,11 +1,11 @@
 // The mapping of codes to classes; see status.hpp.
 #include "status.hpp"
 
+#include <nanobind/stl/string.h>
+
 namespace nb = nanobind;
 
 namespace ccl_lab {
-
-namespace {
 
 const char* class_name(Code code) {
   switch (code) {
@@ -27,8 +27,6 @@ const char* class_name(Code code) {
   return "CclError";
 }
 
-}  // namespace
-
 nb::object to_exception(const Status& status) {
   nb::object error_class = nb::module_::import_("ccl_lab.errors").attr(class_name(status.code));
   return error_class(status.message, nb::arg("rank") = status.rank, nb::arg("nic") = status.nic,
@@ -40,6 +38,17 @@ void check(const Status& status) {
   nb::object error = to_exception(status);
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
   throw nb::python_error();
+}
+
+Code code_from(int number) {
+  return number > 0 && number <= static_cast<int>(Code::internal) ? static_cast<Code>(number) : Code::aborted;
+}
+
+nb::dict status_codes() {
+  nb::dict out;
+  for (int number = 1; number <= static_cast<int>(Code::internal); ++number)
+    out[class_name(static_cast<Code>(number))] = number;
+  return out;
 }
 
 }  // namespace ccl_lab

@@ -11,6 +11,9 @@
 
 namespace ccl_lab {
 
+// The name of the class in ccl_lab.errors.
+const char* class_name(Code code);
+
 // The exception object; not raised.
 nanobind::object to_exception(const Status& status);
 
@@ -22,5 +25,11 @@ T take(Result<T> result) {
   check(result.status());
   return std::move(result).value();
 }
+
+// A code that came from Python; anything that is no failure means aborted.
+Code code_from(int number);
+
+// Class of ccl_lab.errors by name -> code.
+nanobind::dict status_codes();
 
 }  // namespace ccl_lab

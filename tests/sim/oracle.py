@@ -29,14 +29,12 @@ class Oracle:
             self.channels[op.rank, op.channel].append(op)
         self.level: dict[int, int] = {}
         self.find_levels()
-        static = sorted(self.ops, key=lambda op: (self.level[op.op_id], op.op_id))
+        by_level = sorted(self.ops, key=lambda op: (self.level[op.op_id], op.op_id))
         self.raises: dict[Any, list[int]] = defaultdict(list)
-        self.queues: dict[Any, list[int]] = defaultdict(list)
-        for op in static:
+        for op in by_level:
             if self.counter_raised(op):
                 self.raises[self.counter_raised(op)].append(op.op_id)
-            for link in self.links(op) if op.kind in MOVERS else ():
-                self.queues[link].append(op.op_id)
+        self.queues = self.find_queues(by_level)
         self.run()
 
     # order
@@ -45,6 +43,10 @@ class Oracle:
     def counter_raised(op: Any) -> Any:
         return (op.peer, op.rank, op.sig_channel) if op.kind in (Kind.put, Kind.signal) and op.sig_channel >= 0 else None
 
+    @staticmethod
+    def goes_on(op: Any) -> bool:
+        return op.kind == Kind.signal or (op.kind == Kind.put and op.peer != op.rank)
+
     def find_levels(self) -> None:
         position = dict.fromkeys(self.channels, 0)
         count: dict[Any, int] = defaultdict(int)
@@ -52,19 +54,37 @@ class Oracle:
         while True:
             reached = []
             for key, ops in self.channels.items():
-                if position[key] < len(ops):
-                    op = ops[position[key]]
-                    if op.kind != Kind.wait or count[op.rank, op.peer, op.sig_channel] >= op.value:
-                        reached.append((key, op))
+                rest = ops[position[key] :]
+                if rest and (rest[0].kind != Kind.wait or count[rest[0].rank, rest[0].peer, rest[0].sig_channel] >= rest[0].value):
+                    row = 1
+                    while row < len(rest) and self.goes_on(rest[row - 1]) and self.goes_on(rest[row]):
+                        row += 1
+                    reached += rest[:row]
+                    position[key] += row
             if not reached:
                 break
-            for key, op in reached:
+            for op in reached:
                 self.level[op.op_id] = depth
-                position[key] += 1
                 if self.counter_raised(op):
                     count[self.counter_raised(op)] += 1
             depth += 1
         assert len(self.level) == len(self.ops), "deadlock"
+
+    def find_queues(self, by_level: list[Any]) -> dict[Any, list[int]]:
+        given: set[Any] = set()  # (level, link, turn)
+        places = []
+        for op in by_level:
+            if op.kind in MOVERS:
+                level, links = self.level[op.op_id], self.links(op)
+                turn = 0
+                while any((level, link, turn) in given for link in links):
+                    turn += 1
+                given |= {(level, link, turn) for link in links}
+                places += [(level, turn, op.op_id, link) for link in links]
+        queues: dict[Any, list[int]] = defaultdict(list)
+        for _, _, op_id, link in sorted(places):
+            queues[link].append(op_id)
+        return queues
 
     # links
 

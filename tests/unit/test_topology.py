@@ -168,11 +168,12 @@ def test_save_and_load(tmp_path: Path) -> None:
 
 def test_a_corrupt_file_is_named(tmp_path: Path) -> None:
     good = json.loads(Topology.cluster().save(tmp_path / "good.json").read_text())
-    changes = [{"format": "else"}, {"version": 2}, {"version": "1"}, {"nics_per_node": "4"}, {"nics_per_node": -1},
-               {"rails": 1}, {"node_of": 3}, {"node_of": [[0, -1]]}, {"node_of": [[0, 1 << 40]]}, {"node_of": [[0, 8, 2]]}, {"node_of": [[5, 8]]}, {"sources": []},
-               {"nic_bytes_per_s": [[1.5, 8]]}, {"nic_bytes_per_s": [[True, 8]]}, {"nic_bytes_per_s": [[1, 7]]}, {"node_of": None},
-               {"nic_names": [1]}, {"fabric_bytes_per_s": [[0, 8]]}, {"local_of": [[0, 8]]}, {"nic_bytes_per_s": [[1 << 70, 8]]},
-               {"node_of": [[0, 1 << 23]] * 4}, {"node_of": [[]]}]  # fmt: skip
+    changes = [
+        *({"format": "else"}, {"version": 2}, {"version": "1"}, {"nics_per_node": "4"}, {"nics_per_node": -1}, {"rails": 1}),
+        *({"sources": []}, {"nic_names": [1]}, {"fabric_bytes_per_s": [[0, 8]]}, {"local_of": [[0, 8]]}),
+        *({"node_of": bad} for bad in (3, None, [[0, -1]], [[0, 1 << 40]], [[0, 8, 2]], [[5, 8]], [[0, 1 << 23]] * 4, [[]])),
+        *({"nic_bytes_per_s": [bad]} for bad in ([1.5, 8], [True, 8], [1, 7], [1 << 70, 8])),
+    ]
     path = tmp_path / "bad.json"
     for change in changes:
         path.write_text(json.dumps({**good, **change}))

@@ -6,13 +6,25 @@ import { h } from "./draw/dom";
 import { detachedHost, unpack } from "./model/document";
 import { Host } from "./model/host";
 import { Session, ViewSpec } from "./model/session";
+import { bandwidthView } from "./views/bandwidth";
+import { changesView } from "./views/changes";
+import { controlsView } from "./views/controls";
+import { Heatmap } from "./views/heatmap";
+import { ScheduleView } from "./views/schedule";
 import { Timeline } from "./views/timeline";
+import { TopologyView } from "./views/topology";
 import css from "./views/style.css";
 
 type Make = (session: Session, spec: ViewSpec, root: HTMLElement, signal: AbortSignal) => HTMLElement;
 
 const VIEWS: Record<string, Make> = {
   timeline: (session, spec, root, signal) => new Timeline(session, session.stores.get(spec.source ?? "a")!, spec, root, signal).frame.root,
+  heatmap: (session, spec, root, signal) => new Heatmap(session, session.stores.get(spec.source ?? "a")!, spec, root, signal).frame.root,
+  topology: (session, spec, root, signal) => new TopologyView(session, session.stores.get(spec.source ?? ""), spec, root, signal).frame.root,
+  schedule: (session, spec, root, signal) => new ScheduleView(session, session.stores.get(spec.source ?? ""), spec, root, signal).frame.root,
+  changes: (session, spec) => changesView(session, spec),
+  controls: (session, spec, _root, signal) => controlsView(session, spec, signal),
+  bandwidth: bandwidthView,
 };
 
 const sessions = new Map<string, { session: Session; users: number }>();

@@ -187,10 +187,12 @@ class _Spans:
         n_nics = len(np.unique(self.tracks[self.tracks[:, 1] < 0], axis=0))
         n_bins = max(1, min(_COUNTER_BINS, 2**20 // max(1, n_nics)))
         bins = rate_bins(spans, max(1, -(-(spans.end_ns - spans.begin_ns) // n_bins)))
-        for row, name in enumerate(bins.labels):
+        for row in range(len(bins.node)):
             node, index, track = int(bins.node[row]), int(bins.index[row]), int(bins.track[row])
             place = (index * 8 + track) * 2 + 1
-            descriptor = self.writer.track(f"{name} rate", processes.get((node, -1), 0), place)
+            descriptor = self.writer.track(
+                f"{track_name(track, index)} rate", processes.get((node, -1), 0), place
+            )
             descriptor.counter.unit_name = "Gb/s"
             uuid = descriptor.uuid
             for time_ns, rate in _changes(bins, row):

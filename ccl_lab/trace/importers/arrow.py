@@ -21,13 +21,15 @@ from ...errors import DecodeError, UsageError
 from ..columns import COLUMNS
 from ..form import KEY_CRC, KEY_META, KEY_VERSION, MAX_SPANS, build, check_content, check_version, decode_meta
 from ..model import Trace
+from .thrift import read_struct
 
 ARROW_MAGIC = b"ARROW1"
 PARQUET_MAGIC = b"PAR1"
+_SCHEMA, _RECORD_BATCH = 1, 3
 ROW_BYTES = sum(dtype.itemsize for dtype in COLUMNS.values())
 # runs of equal values take almost no bytes in Parquet, so rows are bounded by more than the file's size
 _PARQUET_ROWS, _PARQUET_ROWS_PER_BYTE = 1_000_000, 64
-_PARQUET_CODECS = {"UNCOMPRESSED", "SNAPPY", "LZ4", "LZ4_RAW"}
+_PARQUET_CODECS = {0, 1, 5, 7}  # none, snappy, lz4, lz4_raw
 _BAD = (pa.ArrowException, OSError, ValueError, TypeError, KeyError, IndexError, OverflowError, MemoryError)
 
 
@@ -40,24 +42,15 @@ def read_arrow(data: bytes | memoryview, where: str, verify: bool = True) -> Tra
         raise DecodeError(
             f"{where}: byte {len(data) - 6}: the Arrow file is cut off: expected {ARROW_MAGIC!r} at its end."
         )
-    source = pa.py_buffer(data).slice(8)
-    batches = []
+    _check_batches(memoryview(data), where)
     try:
-        messages = pa.ipc.MessageReader.open_stream(source)
-        schema = pa.ipc.read_schema(messages.read_next_message())
-        _check_schema(schema, where)
-        version, meta_text, crc = _metadata(schema.metadata, where)
-        n = 0
-        for message in messages:
-            where_batch = f"{where}: batch {len(batches)}"
-            n += _batch_rows(message, where_batch)
-            if n > MAX_SPANS or n * ROW_BYTES > len(data):
-                raise DecodeError(f"{where_batch}: {n} spans in {len(data)} bytes: too many.")
-            batches.append(pa.ipc.read_record_batch(message, schema))
-        table = pa.Table.from_batches(batches, schema=schema)
-    except (StopIteration, *_BAD) as error:
-        raise DecodeError(f"{where}: batch {len(batches)}: {_line(error)}") from None
-    return _trace(table, version, meta_text, crc if verify else None, where)
+        with pa.ipc.open_stream(pa.py_buffer(data).slice(8)) as reader:
+            _check_schema(reader.schema, where)
+            meta_text, crc = _metadata(reader.schema.metadata, where)
+            table = reader.read_all()
+    except _BAD as error:
+        raise DecodeError(f"{where}: {_line(error)}") from None
+    return _trace(table, meta_text, crc if verify else None, where)
 
 
 def read_parquet(data: bytes | memoryview, where: str, verify: bool = True) -> Trace:
@@ -70,22 +63,17 @@ def read_parquet(data: bytes | memoryview, where: str, verify: bool = True) -> T
         raise DecodeError(
             f"{where}: byte {len(data) - 4}: the Parquet file is cut off: expected {PARQUET_MAGIC!r}."
         )
-    place = "footer"
+    rows = _check_footer(data, where)
     try:
         file = pq.ParquetFile(pa.py_buffer(data), page_checksum_verification=True)
-        rows, footer = file.metadata.num_rows, file.metadata
-        if not 0 <= rows <= min(MAX_SPANS, _PARQUET_ROWS + _PARQUET_ROWS_PER_BYTE * len(data)):
-            raise DecodeError(f"{where}: footer: {rows} spans in {len(data)} bytes: too many.")
         _check_schema(file.schema_arrow, where)
-        _check_chunks(footer, rows, where)
-        version, meta_text, crc = _metadata(file.schema_arrow.metadata, where)
-        place = "data"
+        meta_text, crc = _metadata(file.schema_arrow.metadata, where)
         table = file.read(columns=list(COLUMNS), use_threads=False)
     except _BAD as error:
-        raise DecodeError(f"{where}: {place}: {_line(error)}") from None
+        raise DecodeError(f"{where}: {_line(error)}") from None
     if len(table) != rows:
         raise DecodeError(f"{where}: data: {len(table)} spans, the footer says {rows}.")
-    return _trace(table, version, meta_text, crc if verify else None, where)
+    return _trace(table, meta_text, crc if verify else None, where)
 
 
 def from_table(table: Any) -> Trace:
@@ -109,27 +97,45 @@ def _check_schema(schema: pa.Schema, where: str) -> None:
             raise DecodeError(f"{where}: schema: column {name!r} is {str(found)[:80]}: expected {expected}.")
 
 
-def _check_chunks(footer: Any, rows: int, where: str) -> None:
-    """Codecs whose expansion is bounded, and row groups that add up."""
-    total = 0
-    for g in range(footer.num_row_groups):
-        group = footer.row_group(g)
-        total += group.num_rows
-        if group.num_rows < 0 or group.num_columns != len(COLUMNS):
-            raise DecodeError(f"{where}: row group {g}: {group.num_rows} rows, {group.num_columns} columns.")
-        for c in range(group.num_columns):
-            chunk = group.column(c)
-            if chunk.compression not in _PARQUET_CODECS or chunk.num_values != group.num_rows:
+def _check_footer(data: bytes | memoryview, where: str) -> int:
+    """Rows a Parquet footer declares: row groups add up, codecs are those whose expansion is bounded.
+
+    Reads the footer by hand: pyarrow 26 ends the process when asked for the codec of a damaged chunk.
+    FileMetaData {3 num_rows, 4 row_groups}, RowGroup {1 columns, 3 num_rows}, ColumnChunk {1 file_path, 3
+    meta_data}, ColumnMetaData {4 codec, 5 num_values}.
+    """
+    size = int.from_bytes(data[-8:-4], "little")
+    if size > len(data) - 12:
+        raise DecodeError(
+            f"{where}: byte {len(data) - 8}: a footer of {size} bytes in a file of {len(data)}."
+        )
+    try:
+        footer = read_struct(bytes(data[len(data) - 8 - size : len(data) - 8]))
+        rows, total = footer[3], 0
+        if not 0 <= rows <= min(MAX_SPANS, _PARQUET_ROWS + _PARQUET_ROWS_PER_BYTE * len(data)):
+            raise DecodeError(f"{where}: footer: {rows} spans in {len(data)} bytes: too many.")
+        for group in footer[4]:
+            total += group[3]
+            chunks = [chunk[3] for chunk in group[1] if 1 not in chunk]
+            if len(chunks) != len(COLUMNS) or not 0 <= group[3] <= rows:
                 raise DecodeError(
-                    f"{where}: row group {g}, column {c}: {chunk.num_values} values, codec {chunk.compression}: "
-                    f"expected {group.num_rows} and one of {', '.join(sorted(_PARQUET_CODECS))}."
+                    f"{where}: footer: a row group of {len(chunks)} columns and {group[3]} spans."
                 )
+            for number, chunk in enumerate(chunks):
+                if chunk[4] not in _PARQUET_CODECS or chunk[5] != group[3]:
+                    raise DecodeError(
+                        f"{where}: footer: column {number} has {chunk[5]} values in codec {chunk[4]}: expected "
+                        f"{group[3]}, not compressed or by snappy or lz4."
+                    )
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise DecodeError(f"{where}: footer: {type(error).__name__}: {_line(error)}") from None
     if total != rows:
         raise DecodeError(f"{where}: footer: row groups have {total} spans, the file {rows}.")
+    return int(rows)
 
 
-def _metadata(metadata: dict[bytes, bytes] | None, where: str) -> tuple[int, str, int]:
-    """(version, meta text, checksum) of the schema's metadata."""
+def _metadata(metadata: dict[bytes, bytes] | None, where: str) -> tuple[str, int]:
+    """(meta text, checksum) of the schema's metadata."""
     metadata = metadata or {}
     found = {}
     for key in (KEY_VERSION, KEY_META, KEY_CRC):
@@ -146,27 +152,47 @@ def _metadata(metadata: dict[bytes, bytes] | None, where: str) -> tuple[int, str
             raise DecodeError(f"{where}: schema: metadata {key!r} is {text[:40]!r}: expected a number.")
         numbers.append(int(text))
     check_version(numbers[0], where)
-    return numbers[0], found[KEY_META], numbers[1]
+    return found[KEY_META], numbers[1]
 
 
-def _batch_rows(message: Any, where: str) -> int:
-    """Rows a record batch message declares. Refuses other messages and compressed bodies.
+def _check_batches(data: memoryview, where: str) -> None:
+    """Walks the messages of an IPC file: a schema, then record batches that are not compressed and not too
+    long.
 
-    Reads the flatbuffer by hand because Arrow would inflate the body before we could ask:
-    Message {0 version, 1 header_type, 2 header, ...}, RecordBatch {0 length, 1 nodes, 2 buffers, 3
-    compression}.
+    Reads the flatbuffers by hand because Arrow would inflate a body, or allocate for it, before we could ask:
+    Message {0 version, 1 header_type, 2 header, 3 bodyLength}, RecordBatch {0 length, ..., 3 compression}.
     """
-    if message.type != "record batch":
-        raise DecodeError(f"{where}: a {message.type} message: expected a record batch.")
-    raw = message.metadata.to_pybytes()
+    at, n, rows = 8, 0, 0
     try:
-        root = struct.unpack_from("<I", raw, 0)[0]
-        header = _slot(raw, root, 2)
-        batch = header + struct.unpack_from("<I", raw, header)[0]
-        length, compression = _slot(raw, batch, 0), _slot(raw, batch, 3)
-        rows = struct.unpack_from("<q", raw, length)[0] if length else 0
-    except struct.error:
-        raise DecodeError(f"{where}: the header is cut off.") from None
+        while True:
+            mark, size = struct.unpack_from("<Ii", data, at)
+            if mark != 0xFFFFFFFF or size < 0:
+                raise DecodeError(f"{where}: byte {at}: expected a message.")
+            if size == 0:
+                return
+            raw = bytes(data[at + 8 : at + 8 + size])
+            root = struct.unpack_from("<I", raw, 0)[0]
+            kind, header, length = _slot(raw, root, 1), _slot(raw, root, 2), _slot(raw, root, 3)
+            body = struct.unpack_from("<q", raw, length)[0] if length else 0
+            kind = raw[kind] if kind else 0
+            if kind != (_SCHEMA if n == 0 else _RECORD_BATCH):
+                raise DecodeError(f"{where}: byte {at}: message {n} is of type {kind}: unexpected.")
+            if not 0 <= body <= len(data):
+                raise DecodeError(f"{where}: byte {at}: message {n} has a body of {body} bytes.")
+            if n:
+                rows += _batch_rows(raw, header, f"{where}: byte {at}: message {n}")
+                if rows > MAX_SPANS or rows * ROW_BYTES > len(data):
+                    raise DecodeError(f"{where}: byte {at}: {rows} spans in {len(data)} bytes: too many.")
+            at, n = at + 8 + size + body, n + 1
+    except (struct.error, IndexError):
+        raise DecodeError(f"{where}: byte {at}: message {n} is cut off.") from None
+
+
+def _batch_rows(raw: bytes, header: int, where: str) -> int:
+    """Rows a record batch declares. Refuses compressed bodies."""
+    batch = header + struct.unpack_from("<I", raw, header)[0]
+    length, compression = _slot(raw, batch, 0), _slot(raw, batch, 3)
+    rows = struct.unpack_from("<q", raw, length)[0] if length else 0
     if compression:
         raise DecodeError(f"{where}: the body is compressed: write it without compression.")
     if rows < 0:
@@ -177,7 +203,9 @@ def _batch_rows(message: Any, where: str) -> int:
 def _slot(raw: bytes, table: int, number: int) -> int:
     """Where field `number` of a flatbuffer table lies; 0: absent."""
     vtable = table - struct.unpack_from("<i", raw, table)[0]
-    if vtable < 0 or 4 + 2 * number >= struct.unpack_from("<H", raw, vtable)[0]:
+    if vtable < 0:
+        raise IndexError
+    if 4 + 2 * number >= struct.unpack_from("<H", raw, vtable)[0]:
         return 0
     offset = struct.unpack_from("<H", raw, vtable + 4 + 2 * number)[0]
     return table + offset if offset else 0
@@ -193,7 +221,7 @@ def _columns(table: pa.Table, where: str) -> dict[str, np.ndarray]:
     return columns
 
 
-def _trace(table: pa.Table, version: int, meta_text: str, crc: int | None, where: str) -> Trace:
+def _trace(table: pa.Table, meta_text: str, crc: int | None, where: str) -> Trace:
     try:
         table.validate(full=True)
         columns = _columns(table, where)

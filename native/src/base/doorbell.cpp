@@ -49,6 +49,7 @@ Result<Doorbell> Doorbell::create(std::atomic<std::uint32_t>* sleeping) {
   if (both < 0 || ::fstat(both, &info) != 0)
     return Status(Code::registration, std::string("cannot open ") + path + " for the doorbell of this rank: " +
                                           std::strerror(error) + "; is /proc mounted?");
+  ::fcntl(both, F_SETPIPE_SZ, 4096);  // one byte is enough; the system counts pages of pipes per user
   Doorbell bell;
   bell.fd_ = both;
   bell.inode_ = static_cast<std::uint64_t>(info.st_ino);

@@ -171,6 +171,7 @@ Result<RankSegment> RankSegment::open(int pid, int fd) {
   Result<std::byte*> base = map(segment.fd_, expected.total_bytes, expected.rank);
   if (!base.ok()) return base.status();
   segment.base_ = *base;
+  ::close(std::exchange(segment.fd_, -1));  // the mapping stays; a rank has many peers and few descriptors
   Result<Doorbell> bell =
       Doorbell::open(pid, expected.doorbell_fd, expected.doorbell_inode, &segment.control().sleeping);
   if (!bell.ok()) return bell.status();
@@ -202,6 +203,7 @@ std::span<std::byte> RankSegment::region(std::uint32_t key) const {
 }
 
 Status RankSegment::release(std::uint64_t offset, std::uint64_t nbytes) const {
+  if (fd_ < 0) return Status(Code::usage, "only rank " + std::to_string(rank()) + " itself gives back its memory", rank());
   if (offset > header_.arena_bytes || nbytes > header_.arena_bytes - offset)
     return Status(Code::bounds, "release of arena bytes [" + std::to_string(offset) + ", +" + std::to_string(nbytes) +
                                     ") of rank " + std::to_string(rank()) + ": the arena has " +

@@ -134,7 +134,7 @@ class RankSegment {
   RankSegment& operator=(const RankSegment&) = delete;
   ~RankSegment();
 
-  int fd() const { return fd_; }
+  int fd() const { return fd_; }  // -1 where this was opened: only the owner keeps the file
   int pid() const { return header_.pid; }
   int rank() const { return header_.rank; }
   int n_ranks() const { return header_.n_ranks; }
@@ -151,6 +151,7 @@ class RankSegment {
   std::byte* arena() const { return base_ + header_.arena_offset; }
   std::uint64_t arena_bytes() const { return header_.arena_bytes; }
   // Gives the arena's pages in [offset, offset + nbytes) back to the system; they read as zero afterwards.
+  // The owner only.
   Status release(std::uint64_t offset, std::uint64_t nbytes) const;
   // The memory of region key 0 or 1; empty for other keys (see region_slots).
   std::span<std::byte> region(std::uint32_t key) const;

@@ -31,7 +31,15 @@ struct LoadedProgram {
   std::shared_ptr<Block> scratch;              // taken at the first start
   std::atomic<std::uint64_t> links_version{0};  // the version of the links for which all its peers were connected
 
-  explicit LoadedProgram(Program compiled) : program(std::move(compiled)) {}
+  std::shared_ptr<std::atomic<std::int64_t>> alive;  // counts the loaded programs of an engine
+
+  LoadedProgram(Program compiled, std::shared_ptr<std::atomic<std::int64_t>> counter)
+      : program(std::move(compiled)), alive(std::move(counter)) {
+    alive->fetch_add(1, std::memory_order_relaxed);
+  }
+  LoadedProgram(const LoadedProgram&) = delete;
+  LoadedProgram& operator=(const LoadedProgram&) = delete;
+  ~LoadedProgram() { alive->fetch_sub(1, std::memory_order_relaxed); }
 };
 
 class Work {

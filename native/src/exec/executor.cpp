@@ -91,7 +91,7 @@ void Executor::post_ready(std::int64_t now_ns) {
       more_ = true;
       return;
     }
-    const std::int32_t peer = peers[ready_posted_];
+    const std::int32_t peer = peers[ready_posted_].peer;
     const RunIdentity& identity = program_->identity();
     ReadySlot& slot = ready_out_[ready_posted_];
     slot.sequence = ++baselines_->ready_sent(peer);
@@ -302,6 +302,29 @@ void Executor::finish() {
   run_ = Run::done;
 }
 
+Executor::Position Executor::position(std::size_t channel) const {
+  const Channel& at = channels_[channel];
+  if (at.next == at.end) return {};
+  return {&program_->ops()[at.next], at.state == State::await_ready ? at.ready_since_ns : at.since_ns};
+}
+
+bool Executor::needs(std::int32_t peer, const Inbox& inbox) const {
+  if (!active()) return false;
+  const auto ops = program_->ops();
+  const auto touches = [&](const Op& op) {
+    if (op.kind == Kind::wait) return op.peer == peer && counter_value(op, inbox) < op.value;
+    if (op.kind != Kind::flush && op.slot >= 0 && op.peer == peer) return true;
+    for (const Source& source : program_->sources(op))
+      if (source.slot >= 0 && program_->peers()[static_cast<std::size_t>(source.slot)].rank == peer) return true;
+    return false;
+  };
+  for (std::size_t i = 0; i < ops.size(); ++i) {
+    const bool left = i >= channels_[ops[i].channel].next || open_[i];
+    if (left && touches(ops[i])) return true;
+  }
+  return false;
+}
+
 Put Executor::put_of(const Post& post) const {
   const Op& op = this->op(post);
   Put put;
@@ -323,7 +346,10 @@ Put Executor::put_of(const Post& post) const {
 
 Put Executor::ready_put_of(const Post& post) const {
   Put put;
-  put.peer = post.peer;
+  const ReadyTo& path = program_->ready_to()[post.op];
+  put.peer = path.peer;
+  put.nic = path.nic;
+  put.peer_nic = path.peer_nic;
   put.source = reinterpret_cast<const std::byte*>(&ready_out_[post.op]);
   put.nbytes = sizeof(ReadySlot);
   put.destination = {kControlRegionKey, static_cast<std::uint64_t>(program_->rank()) * sizeof(ReadySlot)};

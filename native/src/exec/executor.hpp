@@ -26,6 +26,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/segment.hpp"
@@ -121,10 +122,21 @@ class Executor {
   bool failed() const { return run_ == Run::failed; }
   const Status& status() const { return status_; }
   void fail(Status status);
+  void fail_unless(Status status) {
+    if (!status.ok()) fail(std::move(status));
+  }
 
   // The channel that has been blocked for longest, for messages; channel -1 if none is.
   Blocked oldest_blocked(const Inbox& inbox) const;
   Blocked blocked(std::size_t channel, const Inbox& inbox) const;
+  // Where a channel that has not finished stands; no op: finished.
+  struct Position {
+    const Op* op = nullptr;
+    std::int64_t since_ns = 0;
+  };
+  Position position(std::size_t channel) const;
+  // Whether what is left of the run cannot go on without `peer`. Cost: a pass over the ops that are left.
+  bool needs(std::int32_t peer, const Inbox& inbox) const;
 
   const Program& program() const { return *program_; }
   const Op& op(const Post& post) const { return program_->ops()[post.op]; }

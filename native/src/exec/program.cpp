@@ -39,10 +39,14 @@ class ProgramBuilder {
   // A rank needs no READY of itself, and one per peer.
   void add_ready_to() {
     auto& ready_to = program_.ready_to_;
-    ready_to.assign(spec_.ready_to.begin(), spec_.ready_to.end());
-    std::sort(ready_to.begin(), ready_to.end());
-    ready_to.erase(std::unique(ready_to.begin(), ready_to.end()), ready_to.end());
-    std::erase(ready_to, placement_.rank);
+    for (std::size_t i = 0; i < spec_.ready_to.size(); ++i) {
+      if (spec_.ready_to[i] == placement_.rank) continue;
+      ready_to.push_back({spec_.ready_to[i], spec_.ready_nic.empty() ? std::uint16_t{0} : spec_.ready_nic[i],
+                          spec_.ready_peer_nic.empty() ? std::uint16_t{0} : spec_.ready_peer_nic[i]});
+    }
+    std::sort(ready_to.begin(), ready_to.end(), [](const ReadyTo& a, const ReadyTo& b) { return a.peer < b.peer; });
+    const auto same = [](const ReadyTo& a, const ReadyTo& b) { return a.peer == b.peer; };
+    ready_to.erase(std::unique(ready_to.begin(), ready_to.end(), same), ready_to.end());
   }
 
   void order_by_channel() {

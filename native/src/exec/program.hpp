@@ -58,6 +58,15 @@ struct ProgramSpec {
   std::span<const std::uint64_t> src_offset;
 
   std::span<const std::int32_t> ready_to;
+  std::span<const std::uint16_t> ready_nic;       // by ready_to: the NICs that carry READY; empty: NIC 0
+  std::span<const std::uint16_t> ready_peer_nic;
+};
+
+// A rank that must hear that this one has entered, and over which NICs.
+struct ReadyTo {
+  std::int32_t peer = -1;
+  std::uint16_t nic = 0;
+  std::uint16_t peer_nic = 0;
 };
 
 // Where the program will run.
@@ -139,7 +148,7 @@ class Program {
   std::span<const Source> sources(const Op& op) const { return {sources_.data() + op.src_begin, op.src_count}; }
   std::span<const Counter> counters() const { return counters_; }
   std::span<const Peer> peers() const { return peers_; }
-  std::span<const std::int32_t> ready_to() const { return ready_to_; }
+  std::span<const ReadyTo> ready_to() const { return ready_to_; }
   // In-flight counts of a channel are those with index in [flight_begin(channel), flight_begin(channel + 1)).
   std::uint32_t flight_begin(std::size_t channel) const { return flight_begin_[channel]; }
   std::uint32_t n_flights() const { return flight_begin_.back(); }
@@ -164,7 +173,7 @@ class Program {
   std::vector<Source> sources_;
   std::vector<Counter> counters_;
   std::vector<Peer> peers_;
-  std::vector<std::int32_t> ready_to_;
+  std::vector<ReadyTo> ready_to_;
 };
 
 // Checks the columns against the placement; what compile does first.

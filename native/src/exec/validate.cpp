@@ -204,6 +204,10 @@ Status check_scalars(const ProgramSpec& spec, const Placement& placement) {
   if (spec.output_elements > spec.bytes[1] / itemsize(spec.dtype))
     return Status(Code::bounds, "output_elements is " + std::to_string(spec.output_elements) + ", the output has " +
                                     std::to_string(spec.bytes[1]) + " bytes");
+  for (const std::size_t nics : {spec.ready_nic.size(), spec.ready_peer_nic.size()})
+    if (nics != 0 && nics != spec.ready_to.size())
+      return Status(Code::usage, "ready_to has " + std::to_string(spec.ready_to.size()) + " ranks, its NICs " +
+                                     std::to_string(nics) + " entries; expected one per rank");
   for (const std::int32_t peer : spec.ready_to)
     if (peer < 0 || peer >= placement.n_ranks)
       return Status(Code::bounds, "ready_to names rank " + std::to_string(peer) + " of " + std::to_string(placement.n_ranks));

@@ -1,9 +1,12 @@
-// See exact.hpp. Two stages: `Order` finds levels and which signal satisfies which wait (no times), `Clock` walks the ops in
-// that order once and adds up time. Keeping order free of time is what makes the result monotone in every rate and delay.
+// See exact.hpp. Two stages: `Order` finds levels and which signal satisfies which wait (no times), `Clock` walks the levels
+// once and adds up time, taking the transfers of a level in turns that `Turns` deals out. Keeping order free of time is what makes
+// the result monotone in every rate and delay.
 #include "exact.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include "ccl_lab/schema.hpp"
@@ -18,16 +21,17 @@ __extension__ typedef unsigned __int128 Wide;  // bytes times 10^12 need more th
 // Dense numbers 0, 1, 2, … for keys, in order of first appearance. Open addressing, at most half full.
 class DenseIds {
  public:
-  DenseIds() : slots_(64, Slot{0, kNone}) {}
+  DenseIds() : slots_(64, Slot{0, 0, kNone}) {}
 
-  std::int32_t operator()(std::uint64_t key) {
-    Slot* slot = find(key);
+  std::int32_t operator()(std::int32_t a, std::int32_t b, std::int32_t c = 0) {
+    const std::uint64_t key = std::uint64_t{static_cast<std::uint32_t>(a)} << 32 | static_cast<std::uint32_t>(b);
+    Slot* slot = find(key, c);
     if (slot->id != kNone) return slot->id;
     if (2 * static_cast<std::size_t>(count_ + 1) > slots_.size()) {
       grow();
-      slot = find(key);
+      slot = find(key, c);
     }
-    *slot = {key, count_};
+    *slot = {key, c, count_};
     return count_++;
   }
 
@@ -36,20 +40,22 @@ class DenseIds {
  private:
   struct Slot {
     std::uint64_t key;
+    std::int32_t more;
     std::int32_t id;
   };
 
-  Slot* find(std::uint64_t key) {
-    std::size_t i = (key * 0x9E3779B97F4A7C15ull >> 24) & (slots_.size() - 1);
-    while (slots_[i].id != kNone && slots_[i].key != key) i = (i + 1) & (slots_.size() - 1);
+  Slot* find(std::uint64_t key, std::int32_t more) {
+    const std::uint64_t mixed = (key ^ static_cast<std::uint64_t>(more) << 17) * 0x9E3779B97F4A7C15ull;
+    std::size_t i = (mixed ^ mixed >> 32) & (slots_.size() - 1);
+    while (slots_[i].id != kNone && (slots_[i].key != key || slots_[i].more != more)) i = (i + 1) & (slots_.size() - 1);
     return &slots_[i];
   }
 
   void grow() {
-    std::vector<Slot> old(4 * slots_.size(), Slot{0, kNone});
+    std::vector<Slot> old(4 * slots_.size(), Slot{0, 0, kNone});
     old.swap(slots_);
     for (const Slot& slot : old)
-      if (slot.id != kNone) *find(slot.key) = slot;
+      if (slot.id != kNone) *find(slot.key, slot.more) = slot;
   }
 
   std::vector<Slot> slots_;
@@ -58,20 +64,26 @@ class DenseIds {
 
 Kind kind_of(const ExactInput& in, std::size_t op) { return static_cast<Kind>(in.kind[op]); }
 
+bool moves(Kind kind) {
+  return kind == Kind::put || kind == Kind::get || kind == Kind::copy || kind == Kind::reduce;
+}
+
+// The channel goes on at once: such ops in a row belong to one level.
+bool goes_on(const ExactInput& in, std::size_t op) {
+  return kind_of(in, op) == Kind::signal || (kind_of(in, op) == Kind::put && in.peer[op] != in.rank[op]);
+}
+
 bool raises(const ExactInput& in, std::size_t op) {
   return in.sig_channel[op] >= 0 && (kind_of(in, op) == Kind::put || kind_of(in, op) == Kind::signal);
 }
 
-std::uint64_t key_of(std::int32_t high, std::int32_t low) {
-  return static_cast<std::uint64_t>(static_cast<std::uint32_t>(high)) << 32 | static_cast<std::uint32_t>(low);
-}
-
-// Static order of the ops: round L of the breadth-first walk holds the ops of level L.
+// Levels of the ops, by a breadth-first walk of what follows what.
 class Order {
  public:
   std::vector<std::int32_t> channel_of, counter_of;
   std::vector<std::int32_t> raiser;  // the op whose signal satisfies a wait
-  std::vector<std::int32_t> order;
+  std::vector<std::int32_t> order;         // by (level, op)
+  std::vector<std::size_t> begin_of_level;  // in `order`; one more than there are levels
 
   explicit Order(const ExactInput& in)
       : channel_of(in.rank.size()), counter_of(in.rank.size(), kNone), raiser(in.rank.size(), kNone), in_(in),
@@ -83,23 +95,25 @@ class Order {
   // Levels into `level`; false where ops remain that can never run.
   bool walk(std::span<std::int32_t> level) {
     std::fill(level.begin(), level.end(), kNone);
-    std::vector<std::int32_t> round, following;
+    std::vector<std::int32_t> now, following;
     for (const std::int32_t op : heads_) settle(op, following);
     for (std::int32_t depth = 0; !following.empty(); ++depth) {
-      round.swap(following);
+      now.swap(following);
       following.clear();
-      std::sort(round.begin(), round.end());
-      for (const std::int32_t op : round) {
+      std::sort(now.begin(), now.end());
+      begin_of_level.push_back(order.size());
+      for (const std::int32_t op : now) {
         level[op] = depth;
         order.push_back(op);
         if (raises(in_, op)) raised_ops_[first_[counter_of[op]] + raised_[counter_of[op]]++] = op;
       }
-      // Waits that were parked before this round first: `settle` parks new ones on the same lists.
-      for (const std::int32_t op : round)
+      // Waits that were parked before this level first: `settle` parks new ones on the same lists.
+      for (const std::int32_t op : now)
         if (raises(in_, op)) release(counter_of[op], following);
-      for (const std::int32_t op : round)
-        if (next_[op] != kNone) settle(next_[op], following);
+      for (const std::int32_t op : now)
+        if (next_[op] != kNone && !in_one_row(op)) settle(next_[op], following);
     }
+    begin_of_level.push_back(order.size());
     return order.size() == n_;
   }
 
@@ -114,7 +128,7 @@ class Order {
     std::vector<std::int32_t> last;
     for (std::size_t i = 0; i < n_; ++i) {
       const auto op = static_cast<std::int32_t>(i);
-      const std::int32_t id = ids(key_of(in_.rank[i], in_.channel[i]));
+      const std::int32_t id = ids(in_.rank[i], in_.channel[i]);
       channel_of[i] = id;
       if (static_cast<std::size_t>(id) == last.size()) {
         heads_.push_back(op);
@@ -126,14 +140,14 @@ class Order {
     }
   }
 
-  // A counter is (destination, source, sig_channel): two dense steps keep the key in 64 bits.
+  // A counter is (destination, source, sig_channel).
   void number_counters() {
-    DenseIds pairs, counters;
+    DenseIds counters;
     for (std::size_t op = 0; op < n_; ++op) {
       const bool waits = kind_of(in_, op) == Kind::wait;
       if (!waits && !raises(in_, op)) continue;
       const std::int32_t dst = waits ? in_.rank[op] : in_.peer[op], src = waits ? in_.peer[op] : in_.rank[op];
-      counter_of[op] = counters(key_of(pairs(key_of(dst, src)), in_.sig_channel[op]));
+      counter_of[op] = counters(dst, src, in_.sig_channel[op]);
     }
     first_.assign(counters.count() + 1, 0);
     for (std::size_t op = 0; op < n_; ++op)
@@ -141,7 +155,8 @@ class Order {
     for (std::size_t i = 1; i < first_.size(); ++i) first_[i] += first_[i - 1];
     raised_ops_.assign(first_.back(), kNone);
     raised_.assign(counters.count(), 0);
-    parked_.assign(counters.count(), {});
+    parked_.assign(counters.count(), kNone);
+    next_parked_.assign(n_, kNone);
     order.reserve(n_);
   }
 
@@ -152,74 +167,140 @@ class Order {
     return true;
   }
 
+  // `op` and the one after it belong to the same level.
+  bool in_one_row(std::int32_t op) const {
+    return next_[op] != kNone && goes_on(in_, op) && goes_on(in_, next_[op]);
+  }
+
   void settle(std::int32_t op, std::vector<std::int32_t>& following) {
-    if (kind_of(in_, op) != Kind::wait || satisfied(op)) following.push_back(op);
-    else parked_[counter_of[op]].push_back(op);
+    if (kind_of(in_, op) == Kind::wait && !satisfied(op)) {
+      next_parked_[op] = parked_[counter_of[op]];
+      parked_[counter_of[op]] = op;
+      return;
+    }
+    following.push_back(op);
+    for (; in_one_row(op); op = next_[op]) following.push_back(next_[op]);
   }
 
   void release(std::int32_t counter, std::vector<std::int32_t>& following) {
-    std::erase_if(parked_[counter], [&](std::int32_t op) {
-      if (!satisfied(op)) return false;
-      following.push_back(op);
-      return true;
-    });
+    std::int32_t op = std::exchange(parked_[counter], kNone);
+    while (op != kNone) {
+      const std::int32_t next = next_parked_[op];
+      settle(op, following);
+      op = next;
+    }
   }
 
   const ExactInput& in_;
   std::size_t n_;
   std::vector<std::int32_t> next_, heads_;
   std::vector<std::int32_t> first_, raised_ops_, raised_;  // per counter: its raisers in static order
-  std::vector<std::vector<std::int32_t>> parked_;
+  std::vector<std::int32_t> parked_, next_parked_;         // per counter: the waits that it has not satisfied, as a list
 };
 
-// Adds up time along `Order`.
+// Deals out turns to the transfers of one level: each gets the first turn that neither of its links has given away yet. In
+// op order alone, transfers that share one link each with the next would all wait in one line.
+class Turns {
+ public:
+  explicit Turns(std::size_t links) : used_(links), full_(links, 0) {}
+
+  std::int64_t next(std::int32_t a, std::int32_t b) {
+    std::size_t word = std::max(full_[a], full_[b]);
+    while (~(at(a, word) | at(b, word)) == 0) ++word;
+    const int bit = std::countr_one(at(a, word) | at(b, word));
+    take(a, word, bit);
+    if (b != a) take(b, word, bit);
+    return static_cast<std::int64_t>(word) * 64 + bit;
+  }
+
+  void clear() {
+    for (const std::int32_t link : touched_) {
+      used_[link].clear();
+      full_[link] = 0;
+    }
+    touched_.clear();
+  }
+
+ private:
+  [[nodiscard]] std::uint64_t at(std::int32_t link, std::size_t word) const {
+    return word < used_[link].size() ? used_[link][word] : 0;
+  }
+
+  void take(std::int32_t link, std::size_t word, int bit) {
+    std::vector<std::uint64_t>& used = used_[link];
+    if (used.empty()) touched_.push_back(link);
+    if (used.size() <= word) used.resize(word + 1, 0);
+    used[word] |= std::uint64_t{1} << bit;
+    while (full_[link] < used.size() && ~used[full_[link]] == 0) ++full_[link];
+  }
+
+  std::vector<std::vector<std::uint64_t>> used_;  // per link: bit t says that turn t is given away
+  std::vector<std::size_t> full_;                 // per link: words before this one are all ones
+  std::vector<std::int32_t> touched_;
+};
+
+// Adds up time, level by level.
 class Clock {
  public:
   Clock(const ExactInput& in, const ExactOutput& out, const Order& order)
       : in_(in), out_(out), order_(order), clock_(order.channels()), left_(order.channels()),
-        free_(in.link_latency_ps.size(), 0), last_arrival_(order.counters(), 0) {
-    for (std::size_t op = 0; op < in.rank.size(); ++op) clock_[order.channel_of[op]] = in.late_ps[in.rank[op]];
+        free_(in.link_latency_ps.size(), 0), last_arrival_(order.counters(), 0), turns_(in.link_latency_ps.size()) {
+    for (std::size_t op = 0; op < in.rank.size(); ++op) {
+      clock_[order.channel_of[op]] = in.late_ps[in.rank[op]];
+      flushes_one_peer_ |= kind_of(in, op) == Kind::flush && in.peer[op] >= 0;
+    }
   }
 
   // The first op that happens too late to be represented, or -1.
   std::int64_t run() {
     std::copy(in_.late_ps.begin(), in_.late_ps.end(), out_.finish_ps.begin());
-    for (const std::int32_t op : order_.order) {
-      std::int64_t& clock = clock_[order_.channel_of[op]];
-      out_.begin_ps[op] = out_.start_ps[op] = clock;
-      const std::int64_t leave = step(op, clock);
-      out_.end_ps[op] = clock;
-      std::int64_t& finish = out_.finish_ps[in_.rank[op]];
-      finish = std::max({finish, clock, leave});
-      if (finish >= kForever || out_.arrive_ps[op] >= kForever) return op;
+    for (std::size_t i = 0; i + 1 < order_.begin_of_level.size(); ++i) {
+      const auto first = order_.order.begin() + static_cast<std::ptrdiff_t>(order_.begin_of_level[i]);
+      const auto last = order_.order.begin() + static_cast<std::ptrdiff_t>(order_.begin_of_level[i + 1]);
+      if (const std::int64_t op = run_level({first, last}); op >= 0) return op;
     }
     return -1;
   }
 
  private:
-  // Does one op; returns when its bytes have left.
-  std::int64_t step(std::int32_t op, std::int64_t& clock) {
-    out_.leave_ps[op] = out_.arrive_ps[op] = clock;
-    switch (kind_of(in_, op)) {
-      case Kind::put:
-        if (in_.peer[op] == in_.rank[op]) clock = move(op, clock);
-        else move(op, clock);
-        note_leave(op);
-        signal(op, out_.arrive_ps[op]);
-        break;
-      case Kind::get: clock = move(op, clock + in_.request_ps[op]); break;
-      case Kind::signal: signal(op, clock + latency(op)); break;
-      case Kind::wait:
-        if (order_.raiser[op] != kNone) clock = std::max(clock, out_.arrive_ps[order_.raiser[op]]);
-        break;
-      case Kind::flush: clock = std::max(clock, flushed(op)); break;
-      case Kind::copy:
-      case Kind::reduce: clock = move(op, clock); break;
-      case Kind::compute: clock += in_.compute_ps[op]; break;
+  // A channel has in a level either one op, or puts and signals at which it goes on: so the order inside a level matters to links
+  // (turns) and to counters (op order), and to nothing else.
+  std::int64_t run_level(std::span<const std::int32_t> ops) {
+    turns_.clear();
+    line_.clear();
+    for (const std::int32_t op : ops) {
+      const bool queued = moves(kind_of(in_, op));
+      const std::int64_t turn = queued ? turns_.next(in_.link_a[op], in_.link_b[op]) : 0;
+      line_.emplace_back(turn, op);
     }
-    if (kind_of(in_, op) == Kind::compute || kind_of(in_, op) == Kind::wait || kind_of(in_, op) == Kind::flush)
-      out_.leave_ps[op] = out_.arrive_ps[op] = clock;
-    return out_.leave_ps[op];
+    std::sort(line_.begin(), line_.end());
+    for (const auto& [turn, op] : line_) {
+      std::int64_t& clock = clock_[order_.channel_of[op]];
+      out_.begin_ps[op] = out_.start_ps[op] = clock;
+      step(op, clock);
+      out_.end_ps[op] = clock;
+      std::int64_t& finish = out_.finish_ps[in_.rank[op]];
+      finish = std::max({finish, clock, kind_of(in_, op) == Kind::put ? out_.leave_ps[op] : 0});
+      if (finish >= kForever || out_.arrive_ps[op] >= kForever) return op;
+    }
+    for (const std::int32_t op : ops)
+      if (raises(in_, op)) raise(op);
+    return -1;
+  }
+
+  void step(std::int32_t op, std::int64_t& clock) {
+    const Kind kind = kind_of(in_, op);
+    if (moves(kind)) {
+      const std::int64_t arrival = move(op, clock + in_.request_ps[op]);
+      if (!goes_on(in_, op)) clock = arrival;
+      if (kind == Kind::put) note_leave(op);
+      return;
+    }
+    if (kind == Kind::wait && order_.raiser[op] != kNone) clock = std::max(clock, out_.arrive_ps[order_.raiser[op]]);
+    if (kind == Kind::flush) clock = std::max(clock, flushed(op));
+    if (kind == Kind::compute) clock += in_.compute_ps[op];
+    out_.leave_ps[op] = clock;
+    out_.arrive_ps[op] = kind == Kind::signal ? clock + latency(op) : clock;
   }
 
   [[nodiscard]] std::int64_t latency(std::int32_t op) const {
@@ -241,16 +322,14 @@ class Clock {
     return out_.arrive_ps[op] = std::min(out_.leave_ps[op] + latency(op), kForever);
   }
 
-  // A counter rises in static order: never before an earlier raise has been seen.
-  void signal(std::int32_t op, std::int64_t arrival) {
-    if (in_.sig_channel[op] < 0) return;
+  // A counter rises by (level, op): never before an earlier raise has been seen.
+  void raise(std::int32_t op) {
     std::int64_t& last = last_arrival_[order_.counter_of[op]];
-    last = std::max(last, arrival);
-    out_.arrive_ps[op] = last;
+    out_.arrive_ps[op] = last = std::max(last, out_.arrive_ps[op]);
   }
 
   std::int64_t& left_to(std::int32_t op) {
-    const std::size_t id = pairs_(key_of(order_.channel_of[op], in_.peer[op]));
+    const std::size_t id = pairs_(order_.channel_of[op], in_.peer[op]);
     if (id == left_to_.size()) left_to_.push_back(0);
     return left_to_[id];
   }
@@ -258,6 +337,7 @@ class Clock {
   void note_leave(std::int32_t op) {
     std::int64_t& all = left_[order_.channel_of[op]];
     all = std::max(all, out_.leave_ps[op]);
+    if (!flushes_one_peer_) return;
     std::int64_t& one = left_to(op);
     one = std::max(one, out_.leave_ps[op]);
   }
@@ -272,6 +352,9 @@ class Clock {
   std::vector<std::int64_t> last_arrival_;  // per counter
   std::vector<std::int64_t> left_to_;       // per (channel, peer)
   DenseIds pairs_;
+  bool flushes_one_peer_ = false;
+  Turns turns_;
+  std::vector<std::pair<std::int64_t, std::int32_t>> line_;  // (turn, op) of one level
 };
 
 // The first op with a column out of range, or -1. Everything after relies on it.

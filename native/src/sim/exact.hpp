@@ -1,7 +1,7 @@
 // The exact tier of the simulator: when each op of a schedule happens on modelled links, in whole picoseconds.
 //
-// Is: a pure function over columns, one pass over the ops in static order (level, op_id). Is not: a checker of
-// schedules beyond deadlock and ranges, and not a model of sharing: a link serves one op at a time, in static order.
+// Is: a pure function over columns, one pass over the ops in a static order. Is not: a checker of schedules beyond
+// deadlock and ranges, and not a model of sharing: a link serves one op at a time, in static order.
 // The meaning of every kind of op is specified in ccl_lab/simulator/exact.py; this file and the oracle of the tests
 // follow that text. Invariants: no exception leaves; outputs are written only where the status is ok (or deadlock, for
 // `level`); time never depends on the order in which memory is visited.

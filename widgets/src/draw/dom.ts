@@ -36,8 +36,9 @@ export function fitCanvas(canvas: HTMLCanvasElement, width: number, height: numb
     canvas.width = w;
     canvas.height = hh;
   }
-  canvas.style.width = `${width}px`;
-  canvas.style.height = `${height}px`;
+  // Writing a style costs a layout even where it does not change.
+  if (canvas.style.width !== `${width}px`) canvas.style.width = `${width}px`;
+  if (canvas.style.height !== `${height}px`) canvas.style.height = `${height}px`;
   return ratio;
 }
 

@@ -2,12 +2,13 @@
 //
 // Is: the model that every view of a source shares. Is not: fed by itself; see receive.ts.
 // Invariants: a lane is (node, rank, track, index) and keeps its number; its rows never overlap but the last may.
-import { SpanKind, SpanKindNames, Track, TrackNames, readWireSpan, WireSpanBytes } from "./schema";
+import { SpanKind, Track, TrackNames, readWireSpan, WireSpanBytes } from "./schema";
 import { categoryOf } from "../draw/palette";
 import { Row } from "./row";
 
 export const DetailBytes = 16;
 const MAX_DEPTH = 4;
+const PAUSE_NS = 50e6;
 
 export interface LaneTable {
   node: number[];
@@ -35,6 +36,8 @@ export interface Batch {
   tick_ns: number;
   lanes?: LaneTable;
   drops?: number;
+  /** ns of time zero on the common clock, in decimal (beyond what a double holds). */
+  origin?: string;
 }
 
 const SHORT: Record<number, string> = {
@@ -58,10 +61,13 @@ export class Store {
   spans = 0;
   drops = 0;
   end = 0;
+  /** Begin of the newest run of spans without a long pause before it. */
+  burst = 0;
   /** Raised when lanes were added, so that layouts are made anew. */
   shape = 0;
   private listeners = new Set<() => void>();
   private announced = false;
+  private faultMarks: { t: number; label: string }[] = [];
 
   constructor(
     readonly id: string,
@@ -97,6 +103,7 @@ export class Store {
   /** Takes one batch: `wire` holds WireSpan records, `detail` (f64 bytes, i32 peer, i32 step) records. */
   ingest(batch: Batch, wire: DataView, detail: DataView): void {
     if (batch.lanes) this.addLanes(batch.lanes);
+    if (batch.origin) this.meta.origin_ns = batch.origin;
     for (let i = 0; i < batch.count; i++) this.ingestOne(batch, wire, detail, i);
     if (batch.drops !== undefined) this.drops = batch.drops;
     if (this.live && this.spans > this.capacity) this.forget();
@@ -119,7 +126,9 @@ export class Store {
     row.status[at] = span.status;
     row.cat[at] = categoryOf(lane.track, span.kind);
     row.commit(at);
+    if (span.kind === SpanKind.fault) this.faultMarks.push({ t: begin, label: `fault, rank ${lane.rank}` });
     this.spans += 1;
+    if (begin > this.end + PAUSE_NS) this.burst = begin;
     if (end > this.end) this.end = end;
   }
 
@@ -153,6 +162,7 @@ export class Store {
     this.lanes = [];
     this.spans = 0;
     this.end = 0;
+    this.faultMarks = [];
     this.shape += 1;
   }
 
@@ -164,18 +174,8 @@ export class Store {
   }
 
   /** Faults, so that each leaves a mark on every picture of time. */
-  faults(): { t: number; label: string }[] {
-    const out: { t: number; label: string }[] = [];
-    for (const lane of this.lanes) {
-      if (lane.track !== Track.control) continue;
-      for (const row of lane.rows) {
-        for (let i = 0; i < row.n; i++) {
-          if (row.kind[i] !== SpanKind.fault) continue;
-          out.push({ t: row.begin[i], label: `${SpanKindNames[SpanKind.fault]}, rank ${lane.rank}` });
-        }
-      }
-    }
-    return out;
+  faults(): readonly { t: number; label: string }[] {
+    return this.faultMarks;
   }
 
   /** Categories that occur, for a legend. */

@@ -51,6 +51,7 @@ export class Timeline {
   private link: Link;
   private touched = false;
   private queued = 0;
+  private measured = 0;
   private dirty = 0;
   private height: number;
 
@@ -70,7 +71,10 @@ export class Timeline {
     this.retheme();
     const stop = store.listen(() => this.onData());
     watchTheme(() => this.retheme(), signal);
-    const resize = new ResizeObserver(() => this.redraw(7));
+    const resize = new ResizeObserver(() => {
+      this.measured = this.scroll.clientWidth;
+      this.redraw(7);
+    });
     resize.observe(this.scroll);
     signal.addEventListener("abort", () => {
       stop();
@@ -144,8 +148,9 @@ export class Timeline {
   }
 
   private followEnd(): void {
-    const window = this.touched ? this.t1 - this.t0 : Math.min(this.spec.window_ns ?? 2e9, Math.max(1e6, this.store.end * 1.02));
-    this.setRange(this.store.end - window * 0.98, this.store.end + window * 0.02, true);
+    const recent = Math.min(this.spec.window_ns ?? 2e9, Math.max(1e5, (this.store.end - this.store.burst) * 1.03));
+    const window = this.touched ? this.t1 - this.t0 : recent;
+    this.setRange(this.store.end - window * 0.985, this.store.end + window * 0.015, true);
   }
 
   setFollow(on: boolean): void {
@@ -154,9 +159,16 @@ export class Timeline {
     if (on) this.followEnd();
   }
 
+  /** The end of all time there is: of every source of this widget, so that two traces share one axis. */
+  span(): number {
+    let end = 1;
+    for (const store of this.session.stores.values()) end = Math.max(end, store.end);
+    return end;
+  }
+
   /** Shows [t0, t1] here and in the views linked with this one. */
   setRange(t0: number, t1: number, following = false): void {
-    const span = Math.max(this.store.end, 1);
+    const span = this.span();
     const width = Math.min(Math.max(t1 - t0, 8), span * 4);
     const middle = Math.min(Math.max((t0 + t1) / 2, -width * 0.45), span + width * 0.45);
     this.t0 = middle - width / 2;
@@ -171,8 +183,8 @@ export class Timeline {
 
   fit(by_user = true): void {
     const begin = this.store.live ? this.store.begin() : 0;
-    const span = Math.max(1, this.store.end - begin);
-    this.setRange(begin - span * 0.01, this.store.end + span * 0.01, !by_user);
+    const span = Math.max(1, this.span() - begin);
+    this.setRange(begin - span * 0.01, begin + span * 1.01, !by_user);
   }
 
   zoom(factor: number, at: number | null = null): void {
@@ -207,11 +219,13 @@ export class Timeline {
     const what = this.dirty;
     this.dirty = 0;
     const fresh = this.layout.refresh();
-    const width = Math.max(80, (this.scroll.clientWidth || 700) - GUTTER);
+    const width = Math.max(80, (this.measured || 700) - GUTTER);
     this.width = width;
     const wanted = this.height || Math.min(Math.max(this.layout.height, 60), 520);
-    this.scroll.style.height = `${wanted}px`;
-    this.content.style.height = `${Math.max(this.layout.height, wanted)}px`;
+    if (fresh || what & 4) {
+      this.scroll.style.height = `${wanted}px`;
+      this.content.style.height = `${Math.max(this.layout.height, wanted)}px`;
+    }
     const height = wanted;
     const top = this.scroll.scrollTop;
     if (what & 4 || fresh) this.layout.labels(this.gutter, top - 40, top + height + 40, this.picked, (line, event) => this.clickLabel(line, event));
@@ -251,8 +265,8 @@ export class Timeline {
 
   /** Where one is in the whole: the busy share of everything, and the visible part. */
   private drawStrip(ctx: CanvasRenderingContext2D, width: number): void {
-    const end = Math.max(1, this.store.end);
-    const key = `${width}/${this.store.live ? Math.floor(this.store.spans / 5000) : this.store.spans}/${this.theme.dark}`;
+    const end = this.span();
+    const key = `${width}/${this.store.live ? Math.floor(this.store.spans / 5000) : this.store.spans}/${this.theme.dark}/${end}`;
     if (this.stripFor !== key) {
       this.stripFor = key;
       this.stripCanvas.width = Math.max(1, Math.round(width));
@@ -391,13 +405,13 @@ export class Timeline {
     this.session.select({ source: this.store.id, range, lanes: [...this.picked] });
     const filters: string[] = [];
     const origin = BigInt(this.store.meta.origin_ns ?? 0);
-    if (range) filters.push(`begin_ns=(${origin + BigInt(Math.floor(range[0]))}, ${origin + BigInt(Math.ceil(range[1]))})`);
+    const between = range ? `.between(${origin + BigInt(Math.floor(range[0]))}, ${origin + BigInt(Math.ceil(range[1]))})` : "";
     const lanes = [...this.picked].map((id) => this.store.lanes[id]);
     if (lanes.length) {
       const unique = (f: (k: number) => number | string) => [...new Set(lanes.map((_, k) => f(k)))].join(", ");
       filters.push(`rank=[${unique((k) => lanes[k].rank)}]`, `track=[${unique((k) => `"${TrackNames[lanes[k].track]}"`)}]`, `index=[${unique((k) => lanes[k].index)}]`);
     }
-    this.frame.code(filters.length ? `${name}.where(${filters.join(", ")})` : name);
+    this.frame.code(name + between + (filters.length ? `.where(${filters.join(", ")})` : ""));
     this.frame.say(range ? `selected ${fmt.time(range[1] - range[0])}` : `${lanes.length} lanes selected`);
   }
 

@@ -123,7 +123,7 @@ function attachTop(t: Timeline): void {
   const go = (event: PointerEvent) => {
     if (!(event.buttons & 1)) return;
     const box = t.top.getBoundingClientRect();
-    const middle = ((event.clientX - box.left) / box.width) * t.store.end;
+    const middle = ((event.clientX - box.left) / box.width) * t.span();
     const half = (t.t1 - t.t0) / 2;
     t.setRange(middle - half, middle + half);
   };

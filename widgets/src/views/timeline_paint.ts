@@ -11,12 +11,14 @@ import { SpanKindNames, SpanStatus, Track } from "../model/schema";
 import { Store } from "../model/store";
 import { Line } from "./timeline_layout";
 
-export const MAX_RECTS = 4000;
-const RECTS_PER_ROW = 400;
+export const MAX_RECTS = 2500;
+const MAX_WORDS = 500;
+const RECTS_PER_ROW = 250;
 const SHADES = 32;
 
 export interface PaintStats {
   rects: number;
+  words: number;
   pixelRows: number;
   pyramidRows: number;
 }
@@ -29,7 +31,7 @@ export class Painter {
   private cat = new Uint8Array(0);
   private shades: Uint32Array[] = [];
   private grounds: number[] = [];
-  stats: PaintStats = { rects: 0, pixelRows: 0, pyramidRows: 0 };
+  stats: PaintStats = { rects: 0, words: 0, pixelRows: 0, pyramidRows: 0 };
 
   constructor(private store: Store) {}
 
@@ -88,7 +90,7 @@ export class Painter {
     const width = Math.max(1, Math.round(cssWidth * ratio));
     const height = Math.max(1, Math.round(cssHeight * ratio));
     this.size(width, height);
-    this.stats = { rects: 0, pixelRows: 0, pyramidRows: 0 };
+    this.stats = { rects: 0, words: 0, pixelRows: 0, pyramidRows: 0 };
     this.pixels.fill(this.grounds[0]);
     const ns = (t1 - t0) / width;
     const exact: { row: Row; y: number; h: number; base: number }[] = [];
@@ -161,7 +163,8 @@ export class Painter {
     ctx.globalAlpha = 1;
     const bad = row.status[i] === SpanStatus.failed || row.status[i] === SpanStatus.aborted;
     if (bad) this.strike(ctx, x, y, w, h, theme);
-    if (w < 26 || h < 8) return;
+    if (w < 26 || h < 8 || this.stats.words >= MAX_WORDS) return;
+    this.stats.words += 1;
     const words = this.words(row, i);
     const room = Math.floor((w - 6) / 5.4);
     if (room < 3) return;
@@ -173,7 +176,7 @@ export class Painter {
   private words(row: Row, i: number): string {
     const lane = this.store.lanes[row.lane];
     const wire = lane.track === Track.nic_tx || lane.track === Track.nic_rx;
-    const arrow = lane.track === Track.nic_rx ? "←" : "→";
+    const arrow = lane.track === Track.nic_rx || row.cat[i] === WAIT ? "←" : "→";
     const peer = row.peer[i] >= 0 ? ` ${arrow} ${row.peer[i]}` : "";
     const step = row.step[i] >= 0 ? ` · step ${row.step[i]}` : "";
     return (wire ? peer.trim() || "segment" : SpanKindNames[row.kind[i]] + peer) + step;
@@ -204,12 +207,15 @@ export class Painter {
   strip(ctx: CanvasRenderingContext2D, rows: Row[], t0: number, t1: number, width: number, height: number): void {
     this.size(width, this.image?.height ?? 1);
     const kept = this.image!;
+    const stats = this.stats;
+    this.stats = { ...stats };
     const strip = new ImageData(width, height);
     this.image = strip;
     this.pixels = new Uint32Array(strip.data.buffer);
     this.scanline(rows, t0, (t1 - t0) / width, width, 0, height, 0, Math.max(1, rows.length * 0.5));
     ctx.putImageData(strip, 0, 0);
     this.image = kept;
+    this.stats = stats;
     this.pixels = new Uint32Array(kept.data.buffer);
   }
 }

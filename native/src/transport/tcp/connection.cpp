@@ -64,7 +64,7 @@ void Connection::post(const Get& get) {
 // ---- sending
 
 // The header of the next piece of the first item of the queue.
-void Connection::start_frame() {
+void Connection::start_frame(std::int64_t now_ns) {
   SendItem& item = queue_.front();
   out_ = FrameHeader{};
   out_.type = item.type;
@@ -80,6 +80,7 @@ void Connection::start_frame() {
   out_payload_left_ = out_.payload_bytes();
   item.framed += out_.nbytes;
   if (item.framed == item.nbytes) out_.signal = item.signal;
+  out_.sent_ns = now_ns;
   encode(out_, out_bytes_);
   out_header_left_ = kFrameHeaderBytes;
   out_begin_ns_ = 0;
@@ -97,7 +98,10 @@ bool Connection::admitted(std::uint64_t rate, std::uint64_t& nbytes, std::int64_
     const Shaper::Slot slot = shaper_.reserve(granted_, rate, waited_ ? slot_end_ns_ : now_ns, now_ns);
     slot_end_ns_ = slot.end_ns;
     waited_ = true;
-    if (out_begin_ns_ == 0) out_begin_ns_ = slot.begin_ns;
+    if (out_header_left_ == kFrameHeaderBytes) {
+      out_begin_ns_ = out_.sent_ns = slot.begin_ns;
+      encode(out_, out_bytes_);
+    }
   }
   nbytes = std::min(nbytes, granted_);
   return slot_end_ns_ <= now_ns;
@@ -122,17 +126,15 @@ void Connection::finish_sent(std::int64_t now_ns, std::vector<Completion>& compl
   if (item.type == FrameType::put) completions.push_back({item.cookie, {}});
   if (item.type == FrameType::get_reply) --replies_queued_;
   queue_.pop();
+  if (queue_.empty()) waited_ = false;
 }
 
 Status Connection::send(std::int64_t now_ns, std::vector<Completion>& completions, int& done) {
   std::uint64_t budget = kTurnBytes;
   while (budget > 0 && !blocked_) {
     if (!in_frame_) {
-      if (queue_.empty()) {
-        waited_ = false;
-        break;
-      }
-      start_frame();
+      if (queue_.empty()) break;
+      start_frame(now_ns);
     }
     std::uint64_t nbytes = std::min(budget, out_header_left_ + out_payload_left_);
     if (!admitted(shaper_.rate(), nbytes, now_ns)) break;
@@ -176,19 +178,12 @@ Status Connection::receive(std::int64_t now_ns, std::vector<Completion>& complet
     if (n < 0) {
       if (errno == EINTR) continue;
       if (errno != EAGAIN && errno != EWOULDBLOCK) return socket_error("readv");
-      drained_ = true;
-      looked_ns_ = now_ns;
       break;
     }
     const auto nbytes = static_cast<std::uint64_t>(n);
     Shaper::Slot slot{now_ns, now_ns};
-    if (rate > 0) {
-      const std::int64_t since = drained_ ? std::max(looked_ns_, now_ns - kFirstReadSlackNs) : looked_ns_;
-      slot = shaper_.pay(nbytes, rate, since, now_ns);
-    }
+    if (rate > 0) slot = shaper_.pay(nbytes, rate, in_.sent_ns, now_ns);
     shaper_.count_rx(nbytes);
-    drained_ = false;
-    looked_ns_ = now_ns;
     budget -= std::min(budget, nbytes);
     ++done;
     const std::uint64_t into_payload = std::min(nbytes, payload);

@@ -5,7 +5,7 @@
 //
 //   sending     idle ─(queue not empty)─► frame ─► slot reserved ─(slot over)─► sendmsg ─► more of the frame │ next │ idle
 //                                                                     └─(kernel full)─► blocked ─(POLLOUT)─► sendmsg
-//   receiving   header (have < 48) ─► judged ─► payload straight into its place ─► signal raised │ get completed ─► header
+//   receiving   header (incomplete) ─► judged ─► payload straight into its place ─► signal raised │ get completed ─► header
 //                     └────────────────────────── bad: Status, the owner drops the connection ──────────────┘
 //
 // Invariants
@@ -95,7 +95,7 @@ class Connection {
     Tag tag;
   };
 
-  void start_frame();
+  void start_frame(std::int64_t now_ns);
   bool admitted(std::uint64_t rate, std::uint64_t& nbytes, std::int64_t now_ns);
   void sent(std::uint64_t nbytes);
   void finish_sent(std::int64_t now_ns, std::vector<Completion>& completions);
@@ -135,8 +135,6 @@ class Connection {
   std::byte* in_payload_ = nullptr;
   std::uint64_t in_payload_left_ = 0;
   bool in_payload_phase_ = false;
-  bool drained_ = true;           // the last look found the socket empty
-  std::int64_t looked_ns_ = 0;    // when that was; or when it was last read
   std::int64_t in_begin_ns_ = 0;
 
   Queue<PendingGet> gets_;

@@ -7,8 +7,9 @@
 //   sending    reserve first: a quantum gets the slot [max(tat, ready), + quantum / rate) of the wire and may be handed to
 //              the kernel once its slot has passed. `ready` is when the bytes began to wait, so a process that the
 //              system did not run for a while catches up exactly what it missed, and idle time is never saved up.
-//   receiving  pay afterwards: one may read while tat <= now, then tat = max(tat, now - slack) + read / rate. An arrival on
-//              an idle NIC is not delayed (the sender paid for the wire); an incast waits its turn.
+//   receiving  pay afterwards: one may read while tat <= now, then tat = max(tat, sent) + read / rate, `sent` being when the
+//              sender's wire took the frame. Bytes that come alone are not delayed, they took their time on the sender's
+//              wire; an incast waits its turn; a receiver that was late catches up.
 //
 // Invariants
 //  - Over any span T of time at most rate * (T + kMostLateNs) + one quantum per rank leave a NIC, and at most
@@ -23,9 +24,6 @@
 namespace ccl_lab {
 
 inline constexpr std::int64_t kMostLateNs = 10'000'000;
-// How long before a receiver looked the first bytes on an idle connection may have been there: more would let the first
-// milliseconds of an incast pass unshaped.
-inline constexpr std::int64_t kFirstReadSlackNs = 1'000'000;
 
 class Shaper {
  public:
@@ -37,7 +35,7 @@ class Shaper {
 
   // How many bytes are admitted at one go: half a millisecond's worth, in bounds.
   static std::uint64_t quantum(std::uint64_t rate) {
-    return std::clamp<std::uint64_t>(rate / 2000, 16 * 1024, 256 * 1024);
+    return std::clamp<std::uint64_t>(rate / 2000, 4 * 1024, 256 * 1024);
   }
 
   struct Slot {
@@ -54,9 +52,9 @@ class Shaper {
   // When one may read next: at or before now_ns means at once.
   std::int64_t readable_ns() const { return nic_->rx_tat_ns.load(std::memory_order_relaxed); }
 
-  // Pays for bytes read. `since_ns`: they may have been there since then.
-  Slot pay(std::uint64_t nbytes, std::uint64_t rate, std::int64_t since_ns, std::int64_t now_ns) const {
-    const std::int64_t earliest = std::max(std::min(since_ns, now_ns), now_ns - kMostLateNs);
+  // Pays for bytes read. `sent_ns` comes from the peer: only a plausible time counts.
+  Slot pay(std::uint64_t nbytes, std::uint64_t rate, std::int64_t sent_ns, std::int64_t now_ns) const {
+    const std::int64_t earliest = std::max(std::min(sent_ns, now_ns), now_ns - kMostLateNs);
     return advance(nic_->rx_tat_ns, duration_ns(nbytes, rate), earliest);
   }
 

@@ -1,0 +1,29 @@
+"""Direct all_gather: every rank writes its block into every other rank's output.
+
+Invariant: round s pairs rank r with receiver r + s, so no two ranks of a round write to the same one.
+"""
+
+from __future__ import annotations
+
+from ..ir import Builder
+from .problem import Problem
+from .runs import everyone
+
+
+def direct(problem: Problem) -> Builder:
+    """n-1 puts each, none waiting for another.
+
+    Steps: 1. Bytes sent per rank: n-1 blocks, (n-1)/n of the message. Any n, no scratch.
+    Source: NCCLX, arXiv 2510.20171 (direct AllGather); the linear algorithm of MPI libraries.
+    """
+    n = problem.n
+    channels = problem.slices(problem.nics_per_rank, problem.block_bytes)
+    b = problem.builder("direct", channels=channels, parts=channels)
+    rank, channel = everyone(n, channels)
+    own = rank * channels + channel
+    for distance in range(1, n):
+        b.put(rank=rank, peer=(rank + distance) % n, src=b.input[channel], dst=b.output[own], channel=channel)
+    b.copy(rank=rank, src=b.input[channel], dst=b.output[own], channel=channel)
+    for distance in range(1, n):
+        b.wait(rank=rank, peer=(rank - distance) % n, channel=channel)
+    return b

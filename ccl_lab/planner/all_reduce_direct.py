@@ -1,0 +1,32 @@
+"""Direct all_reduce: everyone sends everything to everyone, and everyone adds it up. For small messages.
+
+Invariant: sources are added in rank order, so all ranks get bitwise the same floats.
+"""
+
+from __future__ import annotations
+
+from ..ir import Builder
+from .direct import slot, sources
+from .problem import Problem
+from .runs import everyone
+
+
+def direct(problem: Problem) -> Builder:
+    """One shot: n-1 puts, one reduction of n sources.
+
+    Steps: 1. Bytes sent per rank: n-1 messages. n-1 blocks of scratch. Any n.
+    Source: the one-shot all_reduce of NCCLX, arXiv 2510.20171, and of TensorRT-LLM.
+    """
+    n = problem.n
+    channels = problem.slices(problem.nics_per_rank, problem.nbytes)
+    b = problem.builder("direct", channels=channels, parts=channels, scratch_blocks=n - 1)
+    rank, channel = everyone(n, channels)
+    for distance in range(1, n):
+        to = (rank + distance) % n
+        b.put(rank=rank, peer=to, src=b.input[channel], dst=b.scratch[slot(rank, to) * b.parts + channel], channel=channel)
+    for distance in range(1, n):
+        b.wait(rank=rank, peer=(rank - distance) % n, channel=channel)
+    if problem.in_place:
+        b.flush(rank=rank, channel=channel)  # the sum overwrites what the puts read
+    b.reduce(rank=rank, dst=b.output[channel], srcs=sources(rank, n, channel, channel, b.parts), channel=channel)
+    return b

@@ -1,0 +1,32 @@
+"""Direct reduce_scatter: every rank sends each block straight to its owner, who adds them all at once.
+
+Invariant: sources are added in rank order.
+"""
+
+from __future__ import annotations
+
+from ..ir import Builder
+from .direct import slot, sources
+from .problem import Problem
+from .runs import everyone
+
+
+def direct(problem: Problem) -> Builder:
+    """n-1 puts each, one reduction of n sources.
+
+    Steps: 1. Bytes sent per rank: n-1 blocks, (n-1)/n of the message. n-1 blocks of scratch. Any n.
+    Source: NCCLX, arXiv 2510.20171 (direct ReduceScatter).
+    """
+    n = problem.n
+    channels = problem.slices(problem.nics_per_rank, problem.block_bytes)
+    b = problem.builder("direct", channels=channels, parts=channels, scratch_blocks=n - 1)
+    rank, channel = everyone(n, channels)
+    for distance in range(1, n):
+        to = (rank + distance) % n
+        b.put(rank=rank, peer=to, src=b.input[to * b.parts + channel], dst=b.scratch[slot(rank, to) * b.parts + channel],
+              channel=channel)
+    for distance in range(1, n):
+        b.wait(rank=rank, peer=(rank - distance) % n, channel=channel)
+    b.reduce(rank=rank, dst=b.output[channel], channel=channel,
+             srcs=sources(rank, n, rank * b.parts + channel, channel, b.parts))
+    return b

@@ -1,0 +1,109 @@
+"""The panel of a running world: topology, NIC heatmap, timeline and controls on one live stream.
+
+Is: a View whose spans come from `world.feed` while the world runs. Is not: the collector (engine). Invariant: the feed is
+polled by the pump thread, never by the kernel's main loop, so the panel lives while a cell runs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from . import specs, wire
+from .stream import Pump, SpanStream
+from .view import View
+
+WINDOW_SPANS = 1_000_000
+
+
+class Panel(View):
+    """Everything of a world at once. `.trace` is the window of spans kept; `.selection` what was selected of it.
+
+    world: has `.topology`, `.feed` (asked for once) whose `poll()` gives (structured spans with the trace columns, spans
+    dropped since the last poll), `.status() -> dict` (state, collective, progress in [0, 1], closed, faults) and `.cancel()`. window_spans: spans kept here and in the page. name: the world's variable in the
+    Python shown after clicks (the panel's is `panel`). Clicks on NICs and ranks reach `.on_action(handler)` as ("nic", {node, nic}), ("rank", {rank}).
+    """
+
+    def __init__(self, world: Any, *, window_spans: int = WINDOW_SPANS, window_s: float = 2.0, name: str = "world", height: int = 360) -> None:
+        self._world = world
+        feed = world.feed
+        self._feed = feed() if callable(feed) else feed
+        self._drops = 0
+        self._kept: deque[np.ndarray] = deque()
+        self._kept_spans = 0
+        self._keep_lock = threading.Lock()
+        self._window_spans = window_spans
+        topology = world.topology
+        meta = {"source": "measured", "n_ranks": int(topology.n_ranks), "emulated": bool(getattr(topology, "emulated", False))}
+        views: list[dict[str, Any]] = [
+            {"view": "controls"},
+            {"view": "topology", "source": "a", "half": True},
+            {"view": "heatmap", "source": "a", "half": True, "height": 250},
+            {"view": "timeline", "source": "a", "height": height, "window_ns": window_s * 1e9},
+        ]
+        super().__init__(views, streams={"a": SpanStream("a", window_spans=window_spans)}, metas={"a": meta}, live=True, name="panel.trace",
+                         data={"topology": specs.topology_spec(topology), "faults": [], "world": name}, link=specs.link_of(world),
+                         summary=f"<panel of {topology.n_ranks} ranks on {topology.n_nodes} nodes>")  # fmt: skip
+        self._ensure_pump()
+
+    def _ensure_pump(self) -> None:
+        if self._pump is None:
+            self._pump = Pump(list(self._streams.values()), self._send_message, poll=self._poll, status=self._status)
+            self._pump.start()
+        if self._pump.is_alive():
+            self._pump.wake()
+        else:
+            super()._ensure_pump()
+
+    def _poll(self) -> tuple[np.ndarray, int]:
+        spans, drops = self._feed.poll()
+        self._drops += int(drops)
+        if not len(spans) and self._status().get("closed"):
+            raise StopIteration
+        if len(spans):
+            with self._keep_lock:
+                self._kept.append(spans)
+                self._kept_spans += len(spans)
+                while self._kept_spans > self._window_spans and len(self._kept) > 1:
+                    self._kept_spans -= len(self._kept.popleft())
+        return spans, self._drops
+
+    def _status(self) -> dict[str, Any]:
+        status = {key: value.item() if isinstance(value, np.generic) else value for key, value in self._world.status().items()}
+        if status.get("closed"):
+            status["state"] = "closed"
+        return {key: value for key, value in status.items() if key == "faults" or isinstance(value, (str, int, float, bool))}
+
+    @property
+    def trace(self) -> Any:
+        """The spans of the live window, as a Trace."""
+        with self._keep_lock:
+            parts = list(self._kept)
+        columns = {name: np.concatenate([wire.from_records(part)[name] for part in parts]) if parts else np.zeros(0, dtype)
+                   for name, dtype in wire.COLUMNS.items()}  # fmt: skip
+        meta = {**self._metas["a"], "drops": self._streams["a"].drops}
+        try:
+            from ..trace import Trace
+        except ImportError:
+            return SimpleNamespace(columns=columns, meta=meta)
+        return Trace(columns, meta)
+
+    def _trace(self, key: str) -> Any:
+        return self.trace
+
+    def act(self, name: str, args: dict[str, Any]) -> Any:
+        """Does what a click would do: "cancel" cancels the run; everything also goes to the handlers."""
+        said = "cancelled" if name == "cancel" else None
+        if name == "cancel":
+            self._world.cancel()
+        return super().act(name, args) or said
+
+    def close(self) -> None:
+        """Stops listening to the world, and closes the widget; the world goes on."""
+        super().close()
+        if hasattr(self._world, "unfeed"):
+            self._world.unfeed(self._feed)

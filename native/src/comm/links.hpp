@@ -1,0 +1,71 @@
+// The ways from this rank to its peers.
+//
+// Is: the shared-memory and the socket transport of one rank, the segments of its node's ranks, and the choice between
+//     them: inside a node through shared memory unless everything is to go through sockets; else the NICs an op names.
+// Is not: safe for threads: the progress thread owns it once it runs.
+//
+// Invariants
+//  - The segment of a peer stays mapped as long as a transport may touch it.
+//  - READY to a rank of the node goes through shared memory whenever that rank is attached: reading a peer's memory needs
+//    its READY, and may be the only thing a schedule does with that peer.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/segment.hpp"
+#include "exec/program.hpp"
+#include "trace/ring.hpp"
+#include "transport/shm/shm.hpp"
+#include "transport/tcp/tcp.hpp"
+
+namespace ccl_lab {
+
+enum class Mode : std::uint8_t { automatic, shm, tcp };
+
+class Links {
+ public:
+  Links(std::shared_ptr<RankSegment> own, std::vector<std::int32_t> node_of, Mode mode, SpanWriter* trace);
+
+  Status attach(std::int32_t peer, std::shared_ptr<RankSegment> segment);
+  Status add_connection(std::int32_t peer, std::uint16_t nic, std::uint16_t peer_nic, std::uint16_t index, int fd);
+  bool connected(std::int32_t peer, std::uint16_t nic, std::uint16_t peer_nic) const;
+  // ok, or which rank the program cannot reach.
+  Status check(const Program& program) const;
+  // The segment whose shapers count for this node; null while its owner is not attached.
+  RankSegment* leader() const;
+
+  Status put(const Put& put);
+  Status ready(const Put& put);
+  Status get(const Get& get);
+  // Bytes [at.offset, at.offset + nbytes) of a peer, for copy and reduce.
+  Result<const std::byte*> load(std::int32_t peer, Remote at, std::uint64_t nbytes) const;
+
+  int poll(std::int64_t now_ns, std::vector<Completion>& completions, std::vector<LinkEvent>& events);
+  void wait_set(std::vector<pollfd>& descriptors, std::int64_t& wake_ns) const;
+  // Drops connections; attached ranks that live are attached again.
+  void reset(std::uint16_t epoch);
+
+  bool attached(std::int32_t peer) const { return shm_->connected(peer); }
+  std::vector<std::uint8_t> load_store() const;
+  std::size_t n_connections() const { return tcp_ == nullptr ? 0 : tcp_->n_connections(); }
+  std::size_t n_attached() const;
+
+ private:
+  bool by_shm(std::int32_t peer) const { return mode_ != Mode::tcp && shm_->connected(peer); }
+  TcpTransport& tcp();
+  Status no_way(std::int32_t peer, std::uint16_t nic, std::uint16_t peer_nic) const;
+
+  std::shared_ptr<RankSegment> own_;
+  std::vector<std::int32_t> node_of_;
+  Mode mode_;
+  SpanWriter* trace_;
+  std::uint16_t epoch_ = 0;
+  std::vector<std::shared_ptr<RankSegment>> segments_;  // by rank; null: not attached
+  std::unique_ptr<ShmTransport> shm_;
+  std::unique_ptr<TcpTransport> tcp_;                   // from the first connection on: it needs the leader's shapers
+};
+
+}  // namespace ccl_lab

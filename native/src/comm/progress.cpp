@@ -1,0 +1,311 @@
+// One step of a rank; see progress.hpp.
+#include "comm/progress.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "base/clock.hpp"
+
+namespace ccl_lab {
+
+namespace {
+
+std::string seconds_text(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g s", seconds);
+  return text;
+}
+
+std::string name_of(const Work& work) {
+  return std::string("collective ") + std::to_string(work.coll_id()) + " (" +
+         kCollectiveNames[static_cast<std::size_t>(work.program().identity().collective)] + ")";
+}
+
+}  // namespace
+
+Progress::Progress(std::shared_ptr<RankSegment> own, std::vector<std::int32_t> node_of, Mode mode)
+    : own_(std::move(own)),
+      spans_(*own_),
+      links_(own_, std::move(node_of), mode, &spans_),
+      baselines_(own_->n_ranks(), own_->signals().n_channels()),
+      lost_(static_cast<std::size_t>(own_->n_ranks())) {
+  set_state(EngineState::idle);
+}
+
+Status Progress::check_lost(const Program& program) const {
+  for (const Peer& peer : program.peers())
+    if (const Status& lost = lost_[static_cast<std::size_t>(peer.rank)]; !lost.ok()) return lost;
+  for (const Counter& counter : program.counters())
+    if (const Status& lost = lost_[static_cast<std::size_t>(counter.peer)]; !lost.ok()) return lost;
+  return {};
+}
+
+Status Progress::check(const Program& program) const {
+  if (Status status = check_lost(program); !status.ok()) return status;
+  return links_.check(program);
+}
+
+int Progress::step() {
+  now_ns_ = now_ns();
+  own_->control().heartbeat.store(static_cast<std::uint64_t>(now_ns_), std::memory_order_relaxed);
+  if (own_->aborted() && !stopped_) stop(own_->abort_status());
+  if (stopped_) {
+    if (!queue_.empty()) stop(own_->abort_status());
+    return 0;
+  }
+  int did = links_.poll(now_ns_, completions_, events_);
+  did += jobs_.poll(completions_);
+  did += handle_events();
+  if (current_ == nullptr && !queue_.empty() && !stopped_) {
+    begin_next();
+    ++did;
+  }
+  if (current_ != nullptr) did += drive();
+  completions_.clear();
+  return did;
+}
+
+void Progress::begin_next() {
+  current_ = std::move(queue_.front());
+  queue_.pop_front();
+  current_->begin(now_ns_);
+  own_->control().coll_id.store(current_->coll_id(), std::memory_order_relaxed);
+  set_state(EngineState::running);
+  executor_.start(current_->program(), current_->binding(), baselines_);
+  // A peer may have gone while this was queued.
+  executor_.fail_unless(check_lost(current_->program()));
+}
+
+int Progress::drive() {
+  int did = 0;
+  std::size_t at = 0;
+  const Inbox seen = inbox();
+  do {
+    const std::size_t n = std::min(Executor::kMaxCompletions, completions_.size() - at);
+    now_ns_ = now_ns();
+    executor_.advance(now_ns_, std::span<const Completion>(completions_).subspan(at, n), seen);
+    at += n;
+    did += static_cast<int>(executor_.posts().size());
+    for (const Post& post : executor_.posts()) perform(post);
+  } while (executor_.active() && (executor_.more() || at < completions_.size()));
+  if (executor_.done()) {
+    end_current(Status());
+    return did + 1;
+  }
+  if (executor_.failed()) {
+    stop(executor_.status());
+    return did + 1;
+  }
+  if (now_ns_ >= current_->deadline_ns()) {
+    stop(deadline_passed());
+    return did + 1;
+  }
+  return did;
+}
+
+void Progress::perform(const Post& post) {
+  Status status;
+  switch (post.kind) {
+    case PostKind::ready: {
+      Put put = executor_.ready_put_of(post);
+      put.tag.coll_id = current_->coll_id();
+      status = links_.ready(put);
+      break;
+    }
+    case PostKind::put: {
+      Put put = executor_.put_of(post);
+      put.tag.coll_id = current_->coll_id();
+      status = links_.put(put);
+      break;
+    }
+    case PostKind::get: {
+      Get get = executor_.get_of(post);
+      get.tag.coll_id = current_->coll_id();
+      status = links_.get(get);
+      break;
+    }
+    case PostKind::copy:
+    case PostKind::reduce:
+    case PostKind::divide: {
+      Result<Job> job = local_job(post);
+      if (job.ok()) jobs_.add(std::move(job).value());
+      status = job.status();
+      break;
+    }
+    case PostKind::compute:
+      status = Status(Code::unsupported, "this engine runs no compute ops; simulate the schedule, or leave them out");
+      break;
+    case PostKind::ended:
+    case PostKind::waited_ready: {
+      const Op& op = executor_.op(post);
+      const bool entry = post.kind == PostKind::waited_ready;
+      record(Track::channel, post.channel, entry ? SpanKind::ready : static_cast<SpanKind>(op.kind), &op,
+             entry ? post.peer : op.peer, post.begin_ns, now_ns_, SpanStatus::ok);
+      return;
+    }
+  }
+  if (!status.ok()) completions_.push_back({post.cookie, std::move(status)});
+}
+
+// Copies, reductions and the division, with addresses; a peer's bytes are read where they are.
+Result<Job> Progress::local_job(const Post& post) const {
+  const Program& program = executor_.program();
+  Job job;
+  job.cookie = post.cookie;
+  job.dtype = program.identity().dtype;
+  job.redop = program.identity().redop;
+  if (post.kind == PostKind::divide) {
+    job.what = Job::What::divide;
+    job.dst = executor_.own(Buffer::output, 0);
+    job.nbytes = program.output_elements() * itemsize(job.dtype);
+    job.divisor = program.n_ranks_avg();
+    return job;
+  }
+  const Op& op = executor_.op(post);
+  job.what = post.kind == PostKind::reduce ? Job::What::reduce : Job::What::copy;
+  job.dst = executor_.own(op.dst_buffer, op.dst_offset);
+  job.nbytes = op.nbytes;
+  for (const Source& source : program.sources(op)) {
+    if (source.slot < 0) {
+      job.sources.push_back(executor_.own(source.buffer, source.offset));
+      continue;
+    }
+    const std::int32_t peer = program.peers()[static_cast<std::size_t>(source.slot)].rank;
+    const Remote at = executor_.remote(source.slot, source.buffer, source.offset);
+    Result<const std::byte*> bytes = links_.load(peer, at, op.nbytes);
+    if (!bytes.ok()) return bytes.status();
+    job.sources.push_back(*bytes);
+  }
+  return job;
+}
+
+int Progress::handle_events() {
+  const int n = static_cast<int>(events_.size());
+  for (LinkEvent& event : events_) {
+    const auto peer = static_cast<std::size_t>(event.peer);
+    if (peer >= lost_.size()) continue;
+    if (lost_[peer].ok()) lost_[peer] = event.status;
+    if (current_ == nullptr || !executor_.needs(event.peer, inbox())) continue;
+    executor_.fail(std::move(event.status));
+  }
+  events_.clear();
+  return n;
+}
+
+Status Progress::deadline_passed() const {
+  const Blocked blocked = executor_.oldest_blocked(inbox());
+  std::string message = name_of(*current_) + " on rank " + std::to_string(own_->rank()) + " did not end within " +
+                        seconds_text(current_->timeout_s());
+  if (blocked.channel >= 0) message += ": " + blocked.text;
+  message += blocked.peer >= 0
+                 ? "; does rank " + std::to_string(blocked.peer) + " run the same collective? If it does, raise the timeout"
+                 : "; raise the timeout";
+  return Status(Code::timeout, message, blocked.peer, -1, blocked.op_id);
+}
+
+void Progress::record(Track track, std::uint16_t index, SpanKind kind, const Op* op, std::int32_t peer,
+                      std::int64_t begin_ns, std::int64_t end_ns, SpanStatus status) {
+  if (!spans_.enabled()) return;
+  SpanRecord span{};
+  span.begin_ns = begin_ns;
+  span.end_ns = end_ns;
+  span.nbytes = op == nullptr ? 0 : static_cast<std::int64_t>(op->nbytes);
+  span.coll_id = current_->coll_id();
+  span.op_id = op == nullptr ? -1 : op->op_id;
+  span.peer = peer;
+  span.index = index;
+  span.epoch = epoch_;
+  span.track = static_cast<std::uint8_t>(track);
+  span.kind = static_cast<std::uint8_t>(kind);
+  span.status = static_cast<std::uint8_t>(status);
+  if (kind == SpanKind::collective) {
+    const Program& program = current_->program();
+    span.nbytes = static_cast<std::int64_t>(std::max(program.bytes(Buffer::input), program.bytes(Buffer::output)));
+  }
+  spans_.record(span);
+}
+
+// What each channel was waiting for when the run failed.
+void Progress::record_blocked(SpanStatus status) {
+  if (!spans_.enabled()) return;
+  const Program& program = current_->program();
+  for (std::size_t c = 0; c < program.n_channels(); ++c) {
+    const Executor::Position at = executor_.position(c);
+    if (at.op == nullptr) continue;
+    record(Track::channel, at.op->channel, static_cast<SpanKind>(at.op->kind), at.op, at.op->peer, at.since_ns, now_ns_,
+           status);
+  }
+}
+
+void Progress::end_current(Status status) {
+  const SpanStatus how = status.ok()                        ? SpanStatus::ok
+                         : status.code == Code::aborted ? SpanStatus::aborted
+                                                            : SpanStatus::failed;
+  if (!status.ok()) {
+    record_blocked(how);
+    for (std::shared_ptr<Block>& block : current_->take_memory()) held_.push_back(std::move(block));
+  }
+  record(Track::control, 0, SpanKind::collective, nullptr, -1, current_->begin_ns(), now_ns_, how);
+  if (status.ok()) set_state(EngineState::idle);
+  const std::shared_ptr<Work> ended = std::move(current_);
+  current_.reset();
+  ended->end(now_ns_, std::move(status));
+}
+
+void Progress::stop(Status reason) {
+  const bool first = own_->abort(reason.code, reason.message, reason.rank);
+  if (!first) reason = own_->abort_status();
+  stopped_ = true;
+  set_state(EngineState::stopped);
+  jobs_.clear();
+  completions_.clear();
+  if (current_ != nullptr) {
+    executor_.fail(reason);
+    end_current(reason);
+  }
+  while (!queue_.empty()) {
+    const std::shared_ptr<Work> work = std::move(queue_.front());
+    queue_.pop_front();
+    work->end(now_ns_, Status(Code::aborted, name_of(*work) + " on rank " + std::to_string(own_->rank()) +
+                                                 " was not run: " + reason.message, reason.rank));
+  }
+}
+
+void Progress::wait_set(std::vector<pollfd>& descriptors, std::int64_t& wake_ns) const {
+  if (stopped_) return;
+  links_.wait_set(descriptors, wake_ns);
+  if (!jobs_.empty()) wake_ns = 0;
+  if (current_ != nullptr) wake_ns = std::min(wake_ns, current_->deadline_ns());
+}
+
+void Progress::reset(std::uint16_t epoch) {
+  now_ns_ = now_ns();
+  if (busy()) stop(Status(Code::aborted, "rank " + std::to_string(own_->rank()) + " was reset", own_->rank()));
+  epoch_ = epoch;
+  links_.reset(epoch);
+  jobs_.clear();
+  completions_.clear();
+  events_.clear();
+  held_.clear();
+  std::fill(lost_.begin(), lost_.end(), Status());
+  own_->signals().zero();
+  std::memset(static_cast<void*>(own_->ready_slots().data()), 0, own_->ready_slots().size_bytes());
+  baselines_.zero();
+  own_->clear_abort();
+  stopped_ = false;
+  set_state(EngineState::idle);
+}
+
+void Progress::close() {
+  now_ns_ = now_ns();
+  if (busy()) stop(Status(Code::aborted, "rank " + std::to_string(own_->rank()) + " closed its engine", own_->rank()));
+  links_.reset(static_cast<std::uint16_t>(epoch_ + 1));
+  held_.clear();
+  stopped_ = true;
+  set_state(EngineState::closed);
+}
+
+}  // namespace ccl_lab

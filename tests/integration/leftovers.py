@@ -1,0 +1,34 @@
+"""What a world may leave behind: processes, shared memory, sockets, mappings."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def children_of(pid: int) -> set[int]:
+    """All descendants of a process."""
+    found, todo = set(), [pid]
+    while todo:
+        for task in Path(f"/proc/{todo.pop()}/task").glob("*/children"):
+            new = {int(child) for child in task.read_text().split()} - found
+            found |= new
+            todo += new
+    return found
+
+
+def alive(pids: set[int]) -> set[int]:
+    """Those of `pids` that run (zombies do not)."""
+    return {pid for pid in pids if Path(f"/proc/{pid}/stat").exists()
+            and Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"}  # fmt: skip
+
+
+def leftovers() -> dict[str, object]:
+    """What a closed world must have given back: children, shared memory names, sockets and mappings of this process."""
+    fds = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{fd}")]
+    return {
+        "children": alive(children_of(os.getpid())),
+        "shared memory": sorted(name for name in os.listdir("/dev/shm") if "ccl" in name),
+        "sockets": sum(name.startswith("socket:") for name in fds),
+        "mappings": sum("ccl_lab" in line for line in Path("/proc/self/maps").read_text().splitlines() if "memfd" in line),
+    }

@@ -1,0 +1,147 @@
+"""Ranks started by a launcher: the environment of torchrun, mpirun, srun; errors on every rank."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+N = 3
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+def launch(body: str, style: str = "ccl", n: int = N, **extra: str) -> list[tuple[int, str]]:
+    """Runs `body` on n ranks started as `style` would; (exit status, output) of each."""
+    port = free_port()
+    program = "import numpy as np, ccl_lab as ccl, sys, time, os, signal\n" + textwrap.dedent(body)
+    processes = []
+    for rank in range(n):
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("CCL_LAB", "OMPI", "PMI", "SLURM", "RANK", "WORLD", "MASTER"))}
+        env |= {
+            "ccl": {"CCL_LAB_RANK": str(rank), "CCL_LAB_WORLD_SIZE": str(n), "CCL_LAB_RENDEZVOUS": f"127.0.0.1:{port}"},
+            "torchrun": {"RANK": str(rank), "WORLD_SIZE": str(n), "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1",
+                         "MASTER_PORT": str(port - 1)},
+            "mpirun": {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": str(n), "OMPI_COMM_WORLD_LOCAL_RANK": str(rank)},
+            "srun": {"SLURM_PROCID": str(rank), "SLURM_NTASKS": str(n), "SLURM_LOCALID": str(rank)},
+        }[style] | extra  # fmt: skip
+        processes.append(subprocess.Popen([sys.executable, "-c", program], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+    deadline = time.monotonic() + 60
+    results = []
+    for process in processes:
+        output, _ = process.communicate(timeout=max(deadline - time.monotonic(), 1))
+        results.append((process.returncode, output))
+    return results
+
+
+GOOD = """
+    with ccl.init() as comm:
+        n, r = comm.size, comm.rank
+        x = np.arange(1000, dtype=np.int64) + r
+        assert (comm.all_reduce(x) == np.arange(1000) * n + sum(range(n))).all()
+        assert (comm.all_reduce(x, "max") == np.arange(1000) + n - 1).all()
+        y = x.copy(); assert comm.all_reduce(y, out=y) is not None and (y == np.arange(1000) * n + sum(range(n))).all()
+        assert (comm.all_gather(np.full((2, 3), r, np.int8)) == np.arange(n)[:, None, None]).all()
+        assert (comm.reduce_scatter(np.ones((n, 5), np.float32)) == n).all()
+        z = np.full(7, r, np.float64); comm.broadcast(z, root=1); assert (z == 1).all()
+        top = comm.reduce(np.ones(3, np.float32), root=2); assert (top is None) == (r != 2) and (r != 2 or (top == n).all())
+        got = comm.gather(np.full(2, r, np.uint8), root=0); assert r or (got == np.arange(n)[:, None]).all()
+        part = np.zeros(4, np.int32); comm.scatter(np.repeat(np.arange(n, dtype=np.int32), 4).reshape(n, 4) if r == 1 else None, 1, out=part)
+        assert (part == r).all()
+        a = comm.all_to_all(np.arange(n * 2, dtype=np.int16).reshape(n, 2) + 100 * r)
+        assert (a == 100 * np.arange(n)[:, None] + 2 * r + np.arange(2)).all()
+        v = comm.all_to_allv(np.repeat(np.arange(n, dtype=np.int32), r + 1), np.full(n, r + 1))
+        assert (v == r).all() and len(v) == sum(range(1, n + 1))
+        if r == 0: comm.send(np.arange(10, dtype=np.float32), 2)
+        if r == 2:
+            got = np.zeros(10, np.float32); comm.recv(got, 0); assert (got == np.arange(10)).all()
+        work = comm.all_reduce(np.ones(10, np.float32), async_op=True)
+        assert (work.wait("5s") == n).all()
+        reg = comm.empty(100, "bfloat16"); reg[:] = 1; assert (comm.all_reduce(reg) == n).all()
+        assert comm.all_reduce(np.zeros(0, np.float32)).size == 0
+        comm.barrier()
+        assert len(comm.trace()) > 0 and comm.memory()
+    print("fine")
+"""
+
+
+@pytest.mark.parametrize("style", ["ccl", "torchrun", "mpirun", "srun"])
+def test_every_collective_under_every_launcher(style):
+    for status, output in launch(GOOD, style):
+        assert status == 0 and "fine" in output, output
+
+
+def test_over_tcp():
+    for status, output in launch(GOOD, CCL_LAB_TRANSPORT="tcp"):
+        assert status == 0 and "fine" in output, output
+
+
+@pytest.mark.parametrize("body, expected", [
+    ("comm.all_reduce(np.ones(100 + comm.rank, np.float32))", "ShapeError"),
+    ("comm.all_reduce(np.ones(100, np.float32 if comm.rank else np.int32))", "Error"),
+    ("comm.all_reduce(np.ones(64, np.float32)) if comm.rank else comm.all_gather(np.ones(64, np.float32))", "Error"),
+    ("comm.barrier() if comm.rank else time.sleep(3)", "OpTimeout"),
+    ("comm.all_reduce(np.ones(100, np.float32)) if comm.rank != 1 else os.kill(os.getpid(), signal.SIGKILL)", "PeerLostError"),
+    ("comm.all_reduce(np.ones(100, np.float32)) if comm.rank != 1 else 1 / 0", "PeerLostError|ZeroDivisionError|AbortedError"),
+])  # fmt: skip
+def test_disagreement_ends_on_every_rank_with_a_named_error(body, expected):
+    begin = time.monotonic()
+    results = launch(f"""
+        comm = ccl.init(timeout="1s")
+        comm.barrier(timeout="20s")
+        try:
+            {body}
+            print("ended without error")
+        except ccl.CclError as error:
+            print(type(error).__name__, error)
+    """)
+    assert time.monotonic() - begin < 40
+    for rank, (status, output) in enumerate(results):
+        if status == 0 and "ended without error" not in output:
+            assert any(name in output for name in expected.split("|")), (rank, output)
+        else:
+            assert "ended without error" not in output or "sleep" in body, (rank, output)
+
+
+def test_reset_makes_it_work_again():
+    results = launch("""
+        comm = ccl.init(timeout="1s")
+        try:
+            comm.all_reduce(np.ones(100 + comm.rank, np.float32))
+        except ccl.CclError as error:
+            comm.reset()
+        assert (comm.all_reduce(np.ones(100, np.float32)) == comm.size).all()
+        comm.close()
+        print("fine")
+    """)
+    for status, output in results:
+        assert status == 0 and "fine" in output, output
+
+
+def test_rank_that_never_starts_is_an_error_within_the_deadline():
+    begin = time.monotonic()
+    results = launch("""
+        if os.environ["CCL_LAB_RANK"] == "1": sys.exit(0)
+        try:
+            ccl.init()
+        except ccl.CclError as error:
+            print(type(error).__name__, error)
+    """, CCL_LAB_START_TIMEOUT="1s")  # fmt: skip
+    assert time.monotonic() - begin < 30
+    assert "OpTimeout" in results[0][1] and "within" in results[0][1]
+    assert "OpTimeout" in results[2][1] or "PeerLost" in results[2][1]
+
+
+def test_outside_a_launcher_says_what_to_do():
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("CCL_LAB", "OMPI", "PMI", "SLURM", "RANK", "WORLD"))}
+    done = subprocess.run([sys.executable, "-c", "import ccl_lab; ccl_lab.init()"], env=env, capture_output=True, text=True)
+    assert "found no launcher" in done.stderr and "World" in done.stderr

@@ -1,0 +1,235 @@
+"""Real rank processes: results, waiting, cancelling, errors, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import numpy as np
+import pytest
+from .leftovers import alive, children_of, leftovers
+
+import ccl_lab as ccl
+from ccl_lab.errors import AbortedError, OpTimeout, PeerLostError, ShapeError, UsageError
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "hierarchical", "direct"])
+def test_all_reduce_is_bitwise_right(world, algorithm):
+    run = world.start(ccl.plan("all_reduce", world.topology, "256KiB", algorithm=algorithm))
+    trace = run.wait(20)
+    run.check()
+    assert trace.meta["source"] == "measured" and trace.meta["time_us"] > 0 and trace.meta["drops"] == 0
+    assert set(trace.columns["rank"]) == set(range(4))
+
+
+def test_given_inputs_come_out_reduced(world):
+    inputs = [np.full(1001, 2.0**rank, np.float32) for rank in range(4)]
+    run = world.start(ccl.plan("all_reduce", world.topology, 4004), inputs=inputs)
+    run.wait(20)
+    assert all((out == 15).all() for out in run.outputs)
+
+
+def test_every_span_names_an_op_of_the_schedule(world):
+    schedule = ccl.plan("all_gather", world.topology, "64KiB", algorithm="ring")
+    trace = world.run(schedule)
+    ops = trace.columns["op_id"]
+    assert set(ops[ops >= 0]) == set(range(len(schedule)))
+    known = ops >= 0
+    assert (trace.columns["step"][known] == schedule.ops.step[ops[known]]).all()
+
+
+def test_nic_spans_carry_every_byte_between_nodes(world):
+    schedule = ccl.plan("all_to_all", world.topology, "1MiB", algorithm="direct")
+    trace = world.run(schedule)
+    crossing = world.topology.node_of[schedule.ops.rank] != world.topology.node_of[np.maximum(schedule.ops.peer, 0)]
+    planned = schedule.layout().op_bytes()[crossing & (schedule.ops.kind == ccl.Kind.put)].sum()
+    segments = trace.columns["kind"] == 8
+    for track in (1, 2):
+        mine = segments & (trace.columns["track"] == track) & (trace.columns["op_id"] >= 0)
+        assert trace.columns["nbytes"][mine].sum() == planned
+
+
+def test_await_and_cancel_while_awaited(cluster):
+    slow = ccl.Topology.cluster(nodes=2, gpus_per_node=1, nics_per_node=1, nic_gbits_per_s=0.01)
+
+    async def go(world):
+        run = world.start(ccl.plan("all_reduce", slow, "16MiB", algorithm="ring"))
+        await asyncio.sleep(0.3)
+        assert not run.done() and len(run.trace) > 0
+        run.cancel("seen enough")
+        with pytest.raises(AbortedError, match="seen enough"):
+            await run
+        return await world.start(ccl.plan("all_reduce", slow, "4KiB"))
+
+    with ccl.World(slow) as world:
+        begin = time.monotonic()
+        trace = asyncio.run(go(world))
+        assert trace.meta["time_us"] and time.monotonic() - begin < 10
+
+
+def test_wait_times_out_and_the_run_goes_on():
+    slow = ccl.Topology.cluster(nodes=2, gpus_per_node=1, nics_per_node=1, nic_gbits_per_s=0.05)
+    with ccl.World(slow) as world:
+        run = world.start(ccl.plan("all_reduce", slow, "2MiB", algorithm="ring"))
+        with pytest.raises(OpTimeout, match="still"):
+            run.wait(0.01)
+        run.wait(20)
+        run.check()
+
+
+def test_deadline_names_what_is_blocked(cluster):
+    with ccl.World(cluster) as world:
+        world.set_nic(0, 0, 0, up=True)
+        stopped = next(iter(world.status()["pids"].values()))
+        os.kill(stopped, signal.SIGSTOP)
+        try:
+            run = world.start(ccl.plan("all_reduce", cluster, "64KiB", algorithm="ring"), timeout=0.5)
+            time.sleep(0.1)
+        finally:
+            time.sleep(1.0)
+            os.kill(stopped, signal.SIGCONT)
+        try:
+            run.wait(30)
+        except (OpTimeout, AbortedError) as error:
+            assert "rank" in str(error)
+        world.run(ccl.plan("all_reduce", cluster, "64KiB"))
+
+
+def test_runs_repeat_and_queue(world):
+    schedule = ccl.plan("reduce_scatter", world.topology, "64KiB", dtype="int32")
+    runs = [world.start(schedule, repeat=3) for _ in range(4)]
+    traces = [run.wait(30) for run in runs]
+    assert [len(trace.meta["times_us"]) for trace in traces] == [3] * 4
+    runs[-1].check()
+
+
+@pytest.mark.parametrize("call, error, match", [
+    (lambda w: w.start(ccl.plan("all_reduce", 3, "1KiB")), ShapeError, "3 ranks on a world of 4"),
+    (lambda w: w.start(ccl.plan("all_reduce", w.topology, "1KiB"), "-5"), UsageError, "cannot be read"),
+    (lambda w: w.start(ccl.plan("all_reduce", w.topology, "1KiB"), -5), UsageError, "negative"),
+    (lambda w: w.start(ccl.plan("all_reduce", w.topology, "1KiB"), repeat=0), UsageError, "repeat"),
+    (lambda w: w.start(ccl.plan("all_reduce", w.topology, "1KiB"), redop="suum"), UsageError, "Did you mean"),
+    (lambda w: w.start(ccl.plan("all_reduce", w.topology, "1KiB"), inputs=[np.zeros(4, np.float32)] * 3), ShapeError, "one per rank"),
+    (lambda w: w.start(ccl.plan("all_reduce", w.topology, "1KiB"), inputs=[np.zeros(4 + (r == 2), np.float32) for r in range(4)]),
+     ShapeError, "rank 2"),
+    (lambda w: w.start(ccl.plan("all_reduce", w.topology, "1KiB"), inputs=[np.zeros(4, complex)] * 4), TypeError, "not supported"),
+    (lambda w: w.start("ring"), UsageError, "takes a Schedule"),
+    (lambda w: w.all_reduce("1KiB", algorithm="rign"), UsageError, "Did you mean 'ring'"),
+    (lambda w: w.set_nic(9, 0, 1), UsageError, "NIC 0 of node 9"),
+])  # fmt: skip
+def test_bad_input_is_refused_before_anything_starts(world, call, error, match):
+    with pytest.raises(error, match=match):
+        call(world)
+    world.run(ccl.plan("barrier", world.topology, 0))
+
+
+def test_unproved_schedule_is_not_run(world):
+    r = np.arange(4)
+    b = ccl.Builder("all_gather", 4, algorithm="broken")
+    b.copy(rank=r, src=b.input[0], dst=b.output[r])
+    with pytest.raises(ccl.ContributionError):
+        world.start(b.build(nbytes=1024))
+
+
+def test_killed_rank_is_named_and_world_says_so(cluster):
+    before = leftovers()
+    world = ccl.World(cluster, timeout="20s")
+    slow = ccl.plan("all_reduce", cluster, "64MiB", algorithm="ring")
+    for node in range(2):
+        for nic in range(2):
+            world.set_nic(node, nic, 0.1)
+    run = world.start(slow)
+    time.sleep(0.5)
+    os.kill(world.status()["pids"][2], signal.SIGKILL)
+    begin = time.monotonic()
+    with pytest.raises(PeerLostError, match=r"rank 2 \(pid \d+, node 1\) was killed by SIGKILL during all_reduce"):
+        run.wait(20)
+    assert time.monotonic() - begin < 5
+    assert set(run.errors) == {0, 1, 3}
+    assert all(isinstance(error, PeerLostError) and "rank 2" in str(error) for error in run.errors.values())
+    with pytest.raises(PeerLostError, match="start a new one"):
+        world.start(slow)
+    world.close()
+    assert leftovers() == before
+
+
+def test_closed_world_leaves_nothing(cluster):
+    with ccl.World(cluster):
+        pass
+    before, others = leftovers(), children_of(os.getpid())
+    world = ccl.World(cluster)
+    world.all_reduce("1MiB")
+    pids = children_of(os.getpid()) - others
+    assert len(pids) == 5
+    world.close()
+    world.close()
+    assert leftovers() == before and not alive(pids)
+    with pytest.raises(UsageError, match="closed"):
+        world.all_reduce("1KiB")
+
+
+def test_closing_during_a_run_ends_it(cluster):
+    slow = ccl.Topology.cluster(nodes=2, gpus_per_node=1, nics_per_node=1, nic_gbits_per_s=0.01)
+    with ccl.World(slow) as world:
+        run = world.start(ccl.plan("all_reduce", slow, "16MiB", algorithm="ring"))
+        time.sleep(0.2)
+    with pytest.raises((AbortedError, PeerLostError)):
+        run.wait(5)
+
+
+SCRIPT = """
+    import sys, time
+    import ccl_lab as ccl
+    slow = ccl.Topology.cluster(nodes=2, gpus_per_node=2, nics_per_node=2, nic_gbits_per_s=0.01)
+    world = ccl.World(slow)
+    run = world.start(ccl.plan("all_reduce", slow, "64MiB", algorithm="ring"))
+    time.sleep(0.3)
+    print("going", flush=True)
+    run.wait()
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_ranks_die_with_the_notebook_process(how):
+    script = subprocess.Popen([sys.executable, "-c", textwrap.dedent(SCRIPT)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert script.stdout.readline() == b"going\n"
+    pids = children_of(script.pid)
+    assert len(pids) == 5
+    script.send_signal(how)
+    script.wait(20)
+    script.stdout.close()
+    deadline = time.monotonic() + 10
+    while alive(pids) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not alive(pids)
+
+
+def test_stopped_rank_dies_with_the_notebook_process_too():
+    script = subprocess.Popen([sys.executable, "-c", textwrap.dedent(SCRIPT)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert script.stdout.readline() == b"going\n"
+    pids = children_of(script.pid)
+    os.kill(max(pids), signal.SIGSTOP)
+    script.kill()
+    script.wait(20)
+    script.stdout.close()
+    deadline = time.monotonic() + 10
+    while alive(pids) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not alive(pids)
+
+
+def test_forgotten_world_is_cleaned_up(cluster):
+    before, others = leftovers(), children_of(os.getpid())
+    world = ccl.World(cluster)
+    pids = children_of(os.getpid()) - others
+    assert pids
+    del world
+    deadline = time.monotonic() + 10
+    while alive(pids) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not alive(pids) and leftovers()["shared memory"] == before["shared memory"]

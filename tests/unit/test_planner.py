@@ -1,0 +1,200 @@
+"""The planner's front: bad input, reasons, what `auto` chooses, and the shape of what it plans.
+
+Is not: whether schedules compute the right thing (tests/property/test_planned_schedules.py).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ccl_lab.errors import DtypeError, ShapeError, UsageError
+from ccl_lab.ir import Kind
+from ccl_lab.planner import ALGORITHMS, algorithms, estimate, plan
+from ccl_lab.planner.all_reduce_double_binary_tree import trees_of
+from ccl_lab.planner.orders import ring_orders, tree_order
+from ccl_lab.topo import Topology
+
+TWO_NODES = Topology.cluster(nodes=2, gpus_per_node=4, nics_per_node=4, nic_gbits_per_s=0.5)
+UNEVEN = Topology.cluster(nodes=3, gpus_per_node=[1, 2, 3], nics_per_node=2)
+NAMES = [(collective, name) for collective, known in ALGORITHMS.items() for name in known]
+
+
+def sent_bytes(schedule) -> np.ndarray:
+    """Bytes that each rank puts."""
+    puts = schedule.ops.kind == Kind.put
+    return np.bincount(schedule.ops.rank[puts], weights=schedule.layout().op_bytes()[puts], minlength=schedule.n_ranks)
+
+
+# -- bad input
+
+
+@pytest.mark.parametrize(("options", "error", "words"), [
+    ({"algorithm": "rng"}, UsageError, "Did you mean 'ring'"),
+    ({"algorithm": "teleport"}, UsageError, "halving_doubling"),
+    ({"collective": "all_reduc"}, UsageError, "Did you mean 'all_reduce'"),
+    ({"collective": "broadcast", "root": 4}, UsageError, "root 4"),
+    ({"collective": "broadcast", "root": -1}, UsageError, "root -1"),
+    ({"collective": "broadcast", "root": 1.5}, UsageError, "root 1.5"),
+    ({"collective": "send_recv", "peer": 9}, UsageError, "peer 9"),
+    ({"nbytes": -1}, UsageError, "negative"),
+    ({"nbytes": "many"}, UsageError, "cannot be read"),
+    ({"nbytes": "-4MiB"}, UsageError, "cannot be read"),
+    ({"dtype": "float8"}, DtypeError, "float8"),
+    ({"redop": "median"}, UsageError, "median"),
+    ({"redop": "bxor"}, DtypeError, "bitwise"),
+    ({"topology": 0}, UsageError, "number of ranks"),
+    ({"topology": True}, UsageError, "number of ranks"),
+    ({"topology": "h100"}, UsageError, "Topology"),
+    ({"channels": 0}, UsageError, "channels 0"),
+    ({"counts": np.ones((4, 4), int)}, UsageError, "all_to_allv"),
+    ({"collective": "all_to_allv", "counts": np.ones((3, 4), int)}, ShapeError, "[4, 4]"),
+    ({"collective": "all_to_allv", "counts": -np.ones((4, 4), int)}, ShapeError, "0 or more"),
+    ({"collective": "all_to_allv", "counts": np.ones((4, 4))}, ShapeError, "whole numbers"),
+    ({"collective": "all_to_allv", "counts": np.triu(np.ones((4, 4), int)), "in_place": True}, ShapeError, "symmetric"),
+    ({"topology": UNEVEN, "algorithm": "hierarchical"}, UsageError, "different numbers of ranks"),
+    ({"topology": Topology.cluster(3, 1, 1), "algorithm": "hierarchical"}, UsageError, "does not fit"),
+])  # fmt: skip
+def test_bad_input_is_named(options: dict, error: type[Exception], words: str) -> None:
+    given = {"collective": "all_reduce", "topology": 4, "nbytes": "1MiB", **options}
+    with pytest.raises(error) as found:
+        plan(given.pop("collective"), given.pop("topology"), **given)
+    assert words in str(found.value)
+
+
+def test_algorithms_of_an_unknown_collective() -> None:
+    with pytest.raises(UsageError, match="Did you mean 'all_gather'"):
+        algorithms("all_gathr")
+    assert "ring" in algorithms("all_gather")
+
+
+# -- structure
+
+
+@pytest.mark.parametrize(("collective", "name"), NAMES)
+@pytest.mark.parametrize("topology", [2, 3, 4, 6, 7, 8, 13, 16, TWO_NODES, UNEVEN, Topology.cluster(4, 2, 4)],
+                         ids=lambda topology: str(getattr(topology, "ranks_per_node", topology)))
+def test_steps_and_bytes_are_the_closed_form(collective: str, name: str, topology: Topology | int) -> None:
+    n = topology if isinstance(topology, int) else topology.n_ranks
+    try:
+        schedule = plan(collective, topology, 5040 * 16 * 17 * 4, algorithm=name)
+    except UsageError:
+        return  # does not fit
+    cost = estimate(collective, topology, 5040 * 16 * 17 * 4, algorithm=name)
+    assert schedule.n_steps == cost.steps
+    most = sent_bytes(schedule).max()
+    slack = 4 * len(schedule.ops) / n  # chunks are cut at whole elements
+    at_most = name == "double_binary_tree" or (name == "recursive_halving" and n & (n - 1))
+    assert most <= cost.rank_bytes + slack
+    if not at_most:
+        assert most >= cost.rank_bytes - slack
+
+
+def test_ring_moves_no_more_than_the_bandwidth_bound() -> None:
+    n, message = 8, 8 * 8 * 1024
+    for in_place in (False, True):
+        schedule = plan("all_reduce", n, message, algorithm="ring", in_place=in_place)
+        assert (sent_bytes(schedule) == 2 * (n - 1) * message // n).all()
+        assert not (schedule.ops.kind == Kind.copy).any()
+        assert schedule.scratch_blocks == int(in_place)
+
+
+def test_each_channel_of_a_ring_crosses_on_its_own_nic() -> None:
+    for topology in (TWO_NODES, Topology.cluster(4, 4, 8), Topology.cluster(4, 8, 4), Topology.cluster(2, 1, 3)):
+        m = topology.nics_per_node
+        crossings = []
+        for channel, order in enumerate(ring_orders(topology, m)):
+            assert sorted(order) == list(range(topology.n_ranks))
+            ahead = np.roll(order, -1)
+            far = topology.node_of[order] != topology.node_of[ahead]
+            assert far.sum() == topology.n_nodes
+            tx, rx = topology.nic_of(order[far], channel), topology.nic_of(ahead[far], channel)
+            crossings += [("tx", *pair) for pair in zip(topology.node_of[order[far]].tolist(), tx.tolist(), strict=True)]
+            crossings += [("rx", *pair) for pair in zip(topology.node_of[ahead[far]].tolist(), rx.tolist(), strict=True)]
+            assert (tx == rx).all(), "a ring stays on its rail"
+        assert len(crossings) == len(set(crossings)) == 2 * m * topology.n_nodes
+
+
+def test_trees_are_binary_and_share_no_inner_rank() -> None:
+    for n in range(2, 70):
+        trees = trees_of(Topology.cluster(1, n, 0), 1)
+        assert trees.level.max() <= int(n - 1).bit_length()
+        assert (trees.children[:, 2] < 0).all()
+        inner = (trees.children >= 0).any(axis=1).reshape(2, n)
+        assert (trees.parent.reshape(2, n) < 0).sum(axis=1).tolist() == [1, 1]
+        assert (inner[0] & inner[1]).sum() <= 1 + n % 2, n
+        halves_sent = ((trees.children >= 0).sum(axis=1) + (trees.parent >= 0)).reshape(2, n).sum(axis=0)
+        assert halves_sent.max() <= 4, n
+
+
+@pytest.mark.parametrize("topology", [TWO_NODES, UNEVEN, Topology.cluster(5, 4, 8), Topology.cluster(9, 1, 2)],
+                         ids=lambda topology: str(topology.ranks_per_node))
+def test_trees_over_nodes_cross_once_a_node_on_the_nic_of_their_slice(topology: Topology) -> None:
+    slices = topology.nics_per_node
+    trees = trees_of(topology, slices)
+    below = trees.parent >= 0
+    far = np.flatnonzero(below)[topology.node_of[trees.rank[below]] != topology.node_of[trees.parent[below]]]
+    assert len(far) == 2 * slices * (topology.n_nodes - 1)
+    assert (~below).sum() == 2 * slices
+    if topology.gpus_per_node >= topology.nics_per_node and topology is not UNEVEN:
+        assert (topology.nic_of(trees.rank[far], trees.slice[far]) == trees.slice[far]).all()
+
+
+def test_tree_order_enters_each_node_once() -> None:
+    topology = Topology.cluster(4, 4, 4)
+    for root in range(16):
+        order = tree_order(topology, root)
+        assert order[0] == root
+        assert sorted(order) == list(range(16))
+        assert (np.diff(topology.node_of[order]) != 0).sum() == 3
+
+
+# -- auto and its reasons
+
+
+def test_auto_takes_few_steps_for_small_and_few_bytes_for_large() -> None:
+    assert plan("all_reduce", 8, 64).algorithm in ("direct", "hierarchical", "halving_doubling")
+    assert plan("all_reduce", TWO_NODES, "64MiB").algorithm == "hierarchical"
+    assert plan("all_reduce", UNEVEN, "64MiB").algorithm != "hierarchical"
+    assert plan("broadcast", 16, 64).algorithm == "binomial"
+    assert plan("broadcast", 16, "256MiB").algorithm == "pipelined_ring"
+    assert plan("all_reduce", Topology.preset("h100", 128), "1MiB").algorithm != "direct"
+
+
+def test_auto_takes_the_cheapest_estimate_and_says_so() -> None:
+    for collective in ALGORITHMS:
+        for nbytes in (0, 1000, "64MiB"):
+            schedule = plan(collective, TWO_NODES, nbytes)
+            costs = {name: estimate(collective, TWO_NODES, nbytes, algorithm=name).seconds for name in algorithms(collective)}
+            assert costs[schedule.algorithm] <= 1.01 * min(costs.values())
+            assert schedule.reasons[0].startswith(f"{schedule.algorithm}: ")
+            assert schedule.reasons[0].endswith("chosen")
+            assert len(schedule.reasons) == len(costs)
+            assert all("estimated" in reason and "step" in reason for reason in schedule.reasons)
+
+
+def test_reasons_name_what_does_not_fit() -> None:
+    reasons = plan("all_reduce", UNEVEN, "1MiB").reasons
+    assert any(reason.startswith("hierarchical: does not fit: nodes hold different") for reason in reasons)
+    assert plan("all_reduce", 4, "1MiB", algorithm="direct").reasons[0].endswith("as asked")
+
+
+def test_defaults_of_a_run_are_those_of_the_plan() -> None:
+    schedule = plan("all_gather", 3, "1MiB", dtype="int16", root=2)
+    assert (schedule.nbytes, schedule.dtype, schedule.redop) == (1 << 20, "int16", "sum")
+    counts = np.arange(9).reshape(3, 3)
+    schedule = plan("all_to_allv", 3, counts=counts, dtype="int8")
+    assert np.array_equal(schedule.counts, counts) and schedule.nbytes == counts.sum() // 3
+
+
+def test_one_rank_only_copies() -> None:
+    for collective, name in NAMES:
+        kinds = plan(collective, 1, 64, algorithm=name, peer=0).ops.kind
+        assert set(kinds.tolist()) <= {int(Kind.copy)}
+        assert len(plan(collective, 1, 64, algorithm=name, peer=0, in_place=True).ops) <= 1
+
+
+def test_plans_are_reproducible() -> None:
+    for collective, name in NAMES:
+        digests = {plan(collective, TWO_NODES, "1MiB", algorithm=name).digest for _ in range(2)}
+        assert len(digests) == 1
