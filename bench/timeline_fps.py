@@ -2,19 +2,17 @@
 
 Is: a measurement in headless Chromium with software rendering, on an exported file. Is not: a test (nothing is asserted).
 
-    python bench/timeline_fps.py [--spans 1000000] [--out bench/records/timeline_fps.json]
+    python -m bench.timeline_fps
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import platform
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "browser")]
@@ -65,7 +63,10 @@ def measure(spans: int, seconds: float) -> dict:
         page = browser.new_page(viewport={"width": 1440, "height": 900})
         began = time.perf_counter()
         page.goto(path.as_uri())
-        page.wait_for_function(f"() => document.querySelector('.ccl-view')?.cclTimeline?.store.spans === {spans // 64 * 64}", timeout=120_000)
+        page.wait_for_function(
+            f"() => document.querySelector('.ccl-view')?.cclTimeline?.store.spans === {spans // 64 * 64}",
+            timeout=120_000,
+        )
         loaded = time.perf_counter() - began
         page.wait_for_timeout(500)
         modes = {mode: page.evaluate(DRIVE, [mode, seconds]) for mode in ("pan", "pan_fine", "zoom")}
@@ -74,24 +75,25 @@ def measure(spans: int, seconds: float) -> dict:
     return {"modes": modes, "load_s": loaded, "file_bytes": size}
 
 
-def main() -> int:
-    """Measures and writes the record."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--spans", type=int, default=1_000_000)
-    parser.add_argument("--seconds", type=float, default=6.0)
-    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "records" / "timeline_fps.json")
-    args = parser.parse_args()
-    result = measure(args.spans, args.seconds)
-    record = {
-        "name": "timeline_fps", "spans": args.spans, "lanes": 64, "viewport": [1440, 900], "rendering": "software (no GPU)",
-        "machine": {"cpus": os.cpu_count(), "load": os.getloadavg(), "python": platform.python_version(), "system": platform.platform()},
-        "bundle_bytes": (ROOT / "ccl_lab/widgets/static/ccl_lab.js").stat().st_size, **result,
-    }  # fmt: skip
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(record, indent=1) + "\n")
-    print(json.dumps(record, indent=1))
-    return 0
+def run(spans: int = 1_000_000, seconds: float = 6.0) -> dict[str, Any]:
+    """The facts of a record."""
+    found = measure(spans, seconds)
+    worst = max(mode["draw_p95_ms"] for mode in found["modes"].values())
+    slowest = min(mode["fps"] for mode in found["modes"].values())
+    return {
+        "summary": f"{spans:,} spans: draw p95 {worst:.1f} ms, {slowest:.0f} frames/s or more",
+        "spans": spans,
+        "lanes": 64,
+        "viewport": [1440, 900],
+        "rendering": "software (no GPU)",
+        "load": os.getloadavg(),
+        "bundle_bytes": (ROOT / "ccl_lab/widgets/static/ccl_lab.js").stat().st_size,
+        **found,
+    }
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    from bench.record import save
+
+    facts = run()
+    print(facts["summary"], save("timeline_fps", facts, ROOT / "bench" / "records"))

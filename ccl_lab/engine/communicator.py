@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .. import units
-from ..errors import CclError, OpTimeout, ShapeError, UsageError
+from ..errors import AbortedError, CclError, OpTimeout, ShapeError, UsageError
 from ..ir import Schedule, collectives
 from ..ir.layout import Layout
 from ..planner import plan
@@ -27,12 +27,13 @@ from .join import Job
 from .status import code_of
 
 MAX_PLANS = 256
+REASON_S = 2.0  # how long a failed rank waits to hear whose error was first
 
 
 class Work:
     """A collective in progress on this rank."""
 
-    def __init__(self, native: Any, finish: Callable[[], Any], failed: Callable[[CclError], None], what: str) -> None:
+    def __init__(self, native: Any, finish: Callable[[], Any], failed: Callable[[CclError], CclError], what: str) -> None:
         self._native, self._finish, self._failed, self._what = native, finish, failed, what
         self._result: Any = None
         self._ended = False
@@ -47,15 +48,14 @@ class Work:
             return self._result
         seconds = -1.0 if timeout is None else units.parse_duration(timeout)
         try:
-            if not self._native.wait(seconds):
-                raise OpTimeout(f"{self._what} is still going after {seconds:g} s; it goes on until its deadline. Wait again, or cancel().")
-        except OpTimeout as error:
-            if self.done():
-                self._failed(error)
-            raise
+            ended = self._native.wait(seconds)
         except CclError as error:
-            self._failed(error)
-            raise
+            first = self._failed(error)
+            if type(first) is type(error):
+                raise
+            raise first from error
+        if not ended:
+            raise OpTimeout(f"{self._what} is still going after {seconds:g} s; it goes on until its deadline. Wait again, or cancel().")
         self._result, self._ended = self._finish(), True
         return self._result
 
@@ -189,7 +189,8 @@ class Communicator:
     def _layout(self, schedule: Schedule, source: np.ndarray | None, target: np.ndarray | None, counts: Any) -> Layout:
         shape = collectives.blocks(schedule.collective, self.size, schedule.root, schedule.peer)[self.rank]
         some = source if source is not None else target
-        count = next((x.size // int(b) for x, b in ((source, shape[0]), (target, shape[1])) if x is not None and b), 0)
+        pairs = ((source, shape[0]), (target, shape[1]))
+        count = 0 if counts is not None else next((x.size // int(b) for x, b in pairs if x is not None and b), 0)
         layout = Layout(schedule, count, collectives.dtype_name(some.dtype) if some is not None else "uint8", counts)
         for name, buf, array in (("x", 0, source), ("out", 1, target)):
             want, found = layout.elements(buf, self.rank), 0 if array is None else array.size
@@ -209,7 +210,10 @@ class Communicator:
         own_out, stage_out = self._stage(target, fill=schedule.in_place)
         self._coll_id += 1
         seconds = self._member.options.timeout_s if timeout is None else units.parse_duration(timeout)
-        native = self._member.start(program, stage_in, stage_out, self._coll_id, seconds)
+        try:
+            native = self._member.start(program, stage_in, stage_out, self._coll_id, seconds)
+        except AbortedError as error:  # an earlier collective failed, here or elsewhere
+            raise self._member.spoke.first_reason(REASON_S) or error from error
 
         def finish() -> Any:
             if own_out is not None and target is not None:
@@ -234,10 +238,11 @@ class Communicator:
             buffer[: view.nbytes] = view
         return buffer, buffer[: view.nbytes]
 
-    def _failed(self, error: CclError) -> None:
-        """Tells the other ranks; the first reason wins."""
+    def _failed(self, error: CclError) -> CclError:
+        """Tells the other ranks; returns the first reason any rank told, which all of them raise."""
         self._member.engine.abort(code_of(error), str(error), error.rank)
         self._member.spoke.abort(error)
+        return self._member.spoke.first_reason(REASON_S) or error
 
     def _out(self, out: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         if out is None:
@@ -282,11 +287,11 @@ class Communicator:
     def reset(self) -> None:
         """After an error: all ranks call it, and the communicator works again."""
         self._epoch += 1
-        self._member.spoke.clear_abort()
-        self._member.spoke.gather(f"stopped-{self._epoch}", True, self._member.options.start_timeout_s)
+        spoke, seconds = self._member.spoke, self._member.options.start_timeout_s
+        spoke.gather(f"stopped-{self._epoch}", True, seconds, despite_abort=True)
+        self._job.new_epoch()  # nobody of the old epoch is left to abort
         self._member.reset(self._epoch)
-        self._member.spoke.gather(f"reset-{self._epoch}", True, self._member.options.start_timeout_s)
-        self._job.new_epoch()
+        spoke.gather(f"reset-{self._epoch}", True, seconds, despite_abort=True)
 
     def close(self) -> None:
         """Leaves the job; idempotent. Collectives of other ranks with this one end in PeerLostError only if it died."""

@@ -59,6 +59,8 @@ class ForkServer:
             except OSError:
                 data = b""
             message = json.loads(data) if data else {}
+            if "exited" in message:  # before anybody learns of it otherwise: the owner knows how it ended
+                self._on_exit(message["exited"], message["pid"], message["status"])
             with self._changed:
                 if "started" in message:
                     self.pids[message["started"]] = message["pid"]
@@ -68,8 +70,6 @@ class ForkServer:
                 self._changed.notify_all()
             if not data:
                 return
-            if "exited" in message:
-                self._on_exit(message["exited"], message["pid"], message["status"])
 
     def wait_exited(self, ranks: set[int], timeout_s: float) -> bool:
         """True when all of `ranks` have been reaped (or the server is gone)."""
@@ -184,8 +184,8 @@ class _Server:
 
 def _warm_up() -> None:
     """Imports all that a rank needs, so that a fork has nothing left to load."""
-    from . import rank_main
     from ..ir import codec
+    from . import rank_main
 
     assert rank_main and codec
 

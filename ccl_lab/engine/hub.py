@@ -191,21 +191,30 @@ class Spoke:
         """Asks the hub to stop everybody with `error`, if it is the first reason."""
         self.send({"t": "abort", "error": error.to_wire()})
 
-    def gather(self, name: str, value: Any, timeout_s: float) -> list[Any]:
+    def gather(self, name: str, value: Any, timeout_s: float, *, despite_abort: bool = False) -> list[Any]:
         """Everybody's `value`, by rank; all ranks must call it with the same `name`, each name once.
+
+        `despite_abort`: an abort does not end it, for the exchanges that come after one.
 
         Raises OpTimeout if not all did in time, or the error that ended the job meanwhile.
         """
         self.send({"t": "gather", "name": name, "value": value})
         with self._changed:
-            done = self._changed.wait_for(lambda: name in self._gathered or self._aborted or self.lost, timeout_s)
+            done = self._changed.wait_for(
+                lambda: name in self._gathered or (self._aborted and not despite_abort) or self.lost, timeout_s)  # fmt: skip
             if name in self._gathered:
                 return self._gathered.pop(name)
-            if self._aborted:
+            if self._aborted and not despite_abort:
                 raise self._aborted
         if done:
             raise PeerLostError(f"the hub of this job is gone while ranks exchanged {name!r}.")
         raise OpTimeout(f"not all ranks took part in {name!r} within {timeout_s:g} s. Did every rank start, with the same world size?")
+
+    def first_reason(self, timeout_s: float) -> CclError | None:
+        """The error the hub told everybody, waited for; None if none came in time."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._aborted or self.lost, timeout_s)
+            return self._aborted
 
     def clear_abort(self) -> None:
         """After a reset: gathers work again."""

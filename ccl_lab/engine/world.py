@@ -392,7 +392,8 @@ class World:
             self._collector.close()
         if self._finalizer:
             self._finalizer()
-        self.segments = []
+        self._current = None
+        self.segments.clear()  # views that a run handed out keep their own mapping
 
     def __enter__(self) -> World:
         return self

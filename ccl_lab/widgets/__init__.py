@@ -17,7 +17,17 @@ from .view import View
 if TYPE_CHECKING:
     from .live import Panel
 
-__all__ = ["View", "bandwidth", "export_html", "heatmap", "panel", "schedule", "timeline", "topology", "trace_diff"]
+__all__ = [
+    "View",
+    "bandwidth",
+    "export_html",
+    "heatmap",
+    "panel",
+    "schedule",
+    "timeline",
+    "topology",
+    "trace_diff",
+]
 
 
 def timeline(trace: Any, *, schedule: Any = None, height: int | None = None, name: str = "trace") -> View:
@@ -57,10 +67,18 @@ def schedule(schedule: Any, *, trace: Any = None, name: str = "schedule") -> Vie
     if trace is not None:
         return _of_trace(trace, [{"view": "schedule", "source": "a"}], data, name)
     text = f"{data['schedule']['algorithm']} {data['schedule']['collective']} of {schedule.n_ranks} ranks"
-    return View([{"view": "schedule"}], data=data, link=specs.link_of(schedule), name=name, summary=f"<schedule {text}>")
+    return View(
+        [{"view": "schedule"}],
+        data=data,
+        link=specs.link_of(schedule),
+        name=name,
+        summary=f"<schedule {text}>",
+    )
 
 
-def trace_diff(a: Any, b: Any = None, *, labels: tuple[str, str] = ("before", "after"), rows: int = 40) -> View:
+def trace_diff(
+    a: Any, b: Any = None, *, labels: tuple[str, str] = ("before", "after"), rows: int = 40
+) -> View:
     """Two traces above each other on one axis from their begins, and the ops that changed most.
 
     a: a Trace, or a TraceDiff (then `b` is left out). labels: what to call them. rows: how many changes to list.
@@ -70,8 +88,13 @@ def trace_diff(a: Any, b: Any = None, *, labels: tuple[str, str] = ("before", "a
     found = a if b is None else None
     a, b = (found.a, found.b) if found is not None else (a, b)
     streams = {"a": specs.stream_of(a, "a"), "b": specs.stream_of(b, "b")}
-    views = [{"view": "timeline", "source": key, "title": label, "height": 230} for key, label in zip("ab", labels)]
-    data = {"changes": {**changes(found if found is not None else lined_up(a, b), rows), "labels": list(labels)}}
+    views = [
+        {"view": "timeline", "source": key, "title": label, "height": 230}
+        for key, label in zip("ab", labels, strict=False)
+    ]
+    data = {
+        "changes": {**changes(found if found is not None else lined_up(a, b), rows), "labels": list(labels)}
+    }
     return View([*views, {"view": "changes"}], streams=streams, traces={"a": a, "b": b}, name="trace", data=data,
                 metas={"a": specs.meta_spec(a), "b": specs.meta_spec(b)}, summary="<diff of two traces>")  # fmt: skip
 
@@ -103,9 +126,13 @@ def _faults(faults: Any) -> list[dict[str, Any]]:
     return [{"node": int(key[0]), "nic": int(key[1]), "state": str(word)} for key, word in state.items()]
 
 
-def _of_trace(trace: Any, views: list[dict[str, Any]], data: dict[str, Any], name: str, topology: Any = None) -> View:
+def _of_trace(
+    trace: Any, views: list[dict[str, Any]], data: dict[str, Any], name: str, topology: Any = None
+) -> View:
     stream = specs.stream_of(trace, "a")
-    topology = topology if topology is not None else specs.topology_from_meta(dict(getattr(trace, "meta", {}) or {}))
+    topology = (
+        topology if topology is not None else specs.topology_from_meta(dict(getattr(trace, "meta", {}) or {}))
+    )
     if "topology" not in data:
         found = specs.topology_spec(topology)
         data["topology"] = found if found is not None else specs.topology_from_columns(trace.columns)

@@ -39,7 +39,10 @@ def _join(a: Any, b: Any) -> dict[str, Any]:
     _, i, j = np.intersect1d(left["key"], right["key"], assume_unique=True, return_indices=True)
     ops = {name: left[name][i] for name in ("rank", "op_id", "track", "kind", "peer", "step")}
     ops |= {"duration_a_ns": left["duration"][i], "duration_b_ns": right["duration"][j]}
-    ops |= {"duration_delta_ns": right["duration"][j] - left["duration"][i], "begin_delta_ns": right["begin"][j] - left["begin"][i]}
+    ops |= {
+        "duration_delta_ns": right["duration"][j] - left["duration"][i],
+        "begin_delta_ns": right["begin"][j] - left["begin"][i],
+    }
     return {"ops": ops, "only_a": len(left["key"]) - len(i), "only_b": len(right["key"]) - len(j)}
 
 

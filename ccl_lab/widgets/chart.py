@@ -31,13 +31,17 @@ def spec(records: Any) -> dict[str, Any]:
     telling = [key for key in _TELLING if len({str(row.get(key)) for row in rows}) > 1] or ["algorithm"]
     lines: dict[str, list[tuple[int, float, float]]] = {}
     for row in rows:
-        name = " ".join(str(row[key]) if key not in ("ranks", "n_ranks") else f"{row[key]} ranks" for key in telling if row.get(key) is not None)
+        name = " ".join(
+            str(row[key]) if key not in ("ranks", "n_ranks") else f"{row[key]} ranks"
+            for key in telling
+            if row.get(key) is not None
+        )
         point = (_nbytes(row), float(row["algbw_gbytes_per_s"]), float(row["busbw_gbytes_per_s"]))
         lines.setdefault(name or "bandwidth", []).append(point)
     out = []
     for name, points in lines.items():
         points.sort()
-        nbytes, algbw, busbw = (list(column) for column in zip(*points))
+        nbytes, algbw, busbw = (list(column) for column in zip(*points, strict=False))
         out.append({"name": name, "nbytes": nbytes, "algbw": algbw, "busbw": busbw})
     return {"lines": out}
 
@@ -46,7 +50,13 @@ def template() -> Any:
     """The plotly template that follows the page: transparent ground, ink that reads on dark and light."""
     import plotly.graph_objects as go
 
-    axis = {"gridcolor": _GRID, "zerolinecolor": _GRID, "linecolor": _GRID, "ticks": "outside", "tickcolor": _GRID}
+    axis = {
+        "gridcolor": _GRID,
+        "zerolinecolor": _GRID,
+        "linecolor": _GRID,
+        "ticks": "outside",
+        "tickcolor": _GRID,
+    }
     layout = {
         "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)", "colorway": list(COLORS),
         "font": {"color": _INK, "family": "system-ui, sans-serif", "size": 12}, "xaxis": axis, "yaxis": axis,
@@ -73,7 +83,9 @@ def figure(records: Any) -> Any:
                             mode="lines+markers", line={**style, "dash": dash}, marker=marker)  # fmt: skip
     sizes = sorted({n for line in lines for n in line["nbytes"]})
     shown = sizes[:: max(1, len(sizes) // 9)]
-    fig.update_xaxes(type="log", title="message size", tickvals=shown, ticktext=[units.format_size(n) for n in shown])
+    fig.update_xaxes(
+        type="log", title="message size", tickvals=shown, ticktext=[units.format_size(n) for n in shown]
+    )
     fig.update_yaxes(title="GB/s", rangemode="tozero")
     fig.update_layout(template=template(), height=380)
     return fig

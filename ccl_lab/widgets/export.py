@@ -81,8 +81,14 @@ def export_html(path: str | Path, views: Sequence[View | str | Any], title: str 
             parts.append(view.to_html(full_html=False, include_plotlyjs=figures == 0))
             figures += 1
         else:
-            hint = " Pass plotly=True to include plotly, or draw it with backend='native'." if hasattr(view, "to_html") else ""
-            raise UsageError(f"cannot export a {type(view).__name__}: expected a widget of ccl_lab.widgets.{hint}")
+            hint = (
+                " Pass plotly=True to include plotly, or draw it with backend='native'."
+                if hasattr(view, "to_html")
+                else ""
+            )
+            raise UsageError(
+                f"cannot export a {type(view).__name__}: expected a widget of ccl_lab.widgets.{hint}"
+            )
     page = _PAGE.format(
         policy="" if figures else f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
         title=html.escape(title),

@@ -23,12 +23,22 @@ WINDOW_SPANS = 1_000_000
 class Panel(View):
     """Everything of a world at once. `.trace` is the window of spans kept; `.selection` what was selected of it.
 
-    world: has `.topology`, `.feed` (asked for once) whose `poll()` gives (structured spans with the trace columns, spans
-    dropped since the last poll), `.status() -> dict` (state, collective, progress in [0, 1], closed, faults) and `.cancel()`. window_spans: spans kept here and in the page. name: the world's variable in the
-    Python shown after clicks (the panel's is `panel`). Clicks on NICs and ranks reach `.on_action(handler)` as ("nic", {node, nic}), ("rank", {rank}).
+    world: has `.topology`, `.feed` (asked for once) whose `poll()` gives (structured spans with the trace columns,
+    spans dropped since the last poll), `.status() -> dict` (state, collective, progress in [0, 1], closed, faults)
+    and `.cancel()`. window_spans: spans kept here and in the page. name: the world's variable in the Python shown
+    after clicks (the panel's is `panel`). Clicks on NICs and ranks reach `.on_action(handler)` as ("nic", {node, nic})
+    and ("rank", {rank}).
     """
 
-    def __init__(self, world: Any, *, window_spans: int = WINDOW_SPANS, window_s: float = 2.0, name: str = "world", height: int = 360) -> None:
+    def __init__(
+        self,
+        world: Any,
+        *,
+        window_spans: int = WINDOW_SPANS,
+        window_s: float = 2.0,
+        name: str = "world",
+        height: int = 360,
+    ) -> None:
         self._world = world
         feed = world.feed
         self._feed = feed() if callable(feed) else feed
@@ -38,7 +48,11 @@ class Panel(View):
         self._keep_lock = threading.Lock()
         self._window_spans = window_spans
         topology = world.topology
-        meta = {"source": "measured", "n_ranks": int(topology.n_ranks), "emulated": bool(getattr(topology, "emulated", False))}
+        meta = {
+            "source": "measured",
+            "n_ranks": int(topology.n_ranks),
+            "emulated": bool(getattr(topology, "emulated", False)),
+        }
         views: list[dict[str, Any]] = [
             {"view": "controls"},
             {"view": "topology", "source": "a", "half": True},
@@ -52,7 +66,9 @@ class Panel(View):
 
     def _ensure_pump(self) -> None:
         if self._pump is None:
-            self._pump = Pump(list(self._streams.values()), self._send_message, poll=self._poll, status=self._status)
+            self._pump = Pump(
+                list(self._streams.values()), self._send_message, poll=self._poll, status=self._status
+            )
             self._pump.start()
         if self._pump.is_alive():
             self._pump.wake()
@@ -73,10 +89,17 @@ class Panel(View):
         return spans, self._drops
 
     def _status(self) -> dict[str, Any]:
-        status = {key: value.item() if isinstance(value, np.generic) else value for key, value in self._world.status().items()}
+        status = {
+            key: value.item() if isinstance(value, np.generic) else value
+            for key, value in self._world.status().items()
+        }
         if status.get("closed"):
             status["state"] = "closed"
-        return {key: value for key, value in status.items() if key == "faults" or isinstance(value, (str, int, float, bool))}
+        return {
+            key: value
+            for key, value in status.items()
+            if key == "faults" or isinstance(value, (str, int, float, bool))
+        }
 
     @property
     def trace(self) -> Any:

@@ -13,7 +13,19 @@ import numpy as np
 
 from .stream import SpanStream
 
-META_KEYS = ("source", "collective", "algorithm", "n_ranks", "nbytes", "dtype", "redop", "time_us", "drops", "emulated", "labels")
+META_KEYS = (
+    "source",
+    "collective",
+    "algorithm",
+    "n_ranks",
+    "nbytes",
+    "dtype",
+    "redop",
+    "time_us",
+    "drops",
+    "emulated",
+    "labels",
+)
 MAX_SCHEDULE_OPS = 200_000
 _links: dict[int, tuple[Any, str]] = {}
 
@@ -115,9 +127,26 @@ def schedule_spec(schedule: Any) -> dict[str, Any]:
     if len(keep) > MAX_SCHEDULE_OPS:
         shown = max(1, int(np.searchsorted(np.cumsum(np.bincount(rank)), MAX_SCHEDULE_OPS)))
         keep = np.flatnonzero(rank < shown)[:MAX_SCHEDULE_OPS]
-    names = ("rank", "channel", "step", "kind", "peer", "sig_channel", "value", "dst_buf", "dst_chunk", "n_chunks", "src_begin", "src_count", "arg")
+    names = (
+        "rank",
+        "channel",
+        "step",
+        "kind",
+        "peer",
+        "sig_channel",
+        "value",
+        "dst_buf",
+        "dst_chunk",
+        "n_chunks",
+        "src_begin",
+        "src_count",
+        "arg",
+    )
     columns = {name: np.asarray(getattr(ops, name))[keep].astype("<i4").tobytes() for name in names}
-    sources = {name: np.asarray(getattr(ops, name)).astype("<i4").tobytes() for name in ("src_rank", "src_buf", "src_chunk")}
+    sources = {
+        name: np.asarray(getattr(ops, name)).astype("<i4").tobytes()
+        for name in ("src_rank", "src_buf", "src_chunk")
+    }
     return {
         "collective": _name(schedule.collective),
         "algorithm": str(schedule.algorithm),

@@ -117,7 +117,13 @@ class SpanStream:
         """With the lanes a page needs before this batch: new ones, or all where it may be the first a page gets."""
         start = 0 if content["seq"] == self._first else content["lane_from"]
         lanes = {"from": start, **self.lanes.table(start, content["lane_to"])}
-        return {**content, "first": self._first, "lanes": lanes, "drops": self.drops, "origin": str(self.origin_ns)}
+        return {
+            **content,
+            "first": self._first,
+            "lanes": lanes,
+            "drops": self.drops,
+            "origin": str(self.origin_ns),
+        }
 
     def _head(self) -> tuple[dict[str, Any], list[bytes]] | None:
         """Once a second while a page has not acknowledged the last batch: a word that it exists."""
@@ -132,7 +138,10 @@ class SpanStream:
     def inline(self) -> list[dict[str, Any]]:
         """Every kept batch as the state of a widget or file carries it."""
         with self._lock:
-            return [{**self._complete(content), "wire": spans, "detail": detail} for content, spans, detail in self._batches]
+            return [
+                {**self._complete(content), "wire": spans, "detail": detail}
+                for content, spans, detail in self._batches
+            ]
 
     @property
     def nbytes(self) -> int:
@@ -188,7 +197,13 @@ class Pump(threading.Thread):
         except Exception as error:  # noqa: BLE001 - kept for the owner, shown in the page; a thread has no caller
             self.error = error
             if not self._closed:
-                self._send({"type": "status", "status": {"state": "feed ended", "error": f"{type(error).__name__}: {error}"}}, [])
+                self._send(
+                    {
+                        "type": "status",
+                        "status": {"state": "feed ended", "error": f"{type(error).__name__}: {error}"},
+                    },
+                    [],
+                )
 
     def _pending(self) -> bool:
         return any(stream._cursor < stream.total for stream in self._streams)

@@ -45,9 +45,17 @@ class View(anywidget.AnyWidget):
         self._actions: queue.SimpleQueue[tuple[int, str, dict[str, Any]] | None] = queue.SimpleQueue()
         self._worker: threading.Thread | None = None
         self._pump: Pump | None = None
-        spec = {"link": link or uuid.uuid4().hex, "name": name, "views": views, "data": data or {}, "sources": {}}
+        spec = {
+            "link": link or uuid.uuid4().hex,
+            "name": name,
+            "views": views,
+            "data": data or {},
+            "sources": {},
+        }
         for key, stream in self._streams.items():
-            spec["sources"][key] = self._source(key, stream, inline=not live and stream.nbytes <= INLINE_BYTES)
+            spec["sources"][key] = self._source(
+                key, stream, inline=not live and stream.nbytes <= INLINE_BYTES
+            )
         super().__init__(uid=uuid.uuid4().hex, spec=spec)
         self.on_msg(self._on_message)
 
@@ -91,9 +99,19 @@ class View(anywidget.AnyWidget):
             number, name, args = item
             try:
                 said = self.act(name, args)
-                reply = {"type": "done", "id": number, "ok": True, "text": said if isinstance(said, str) else ""}
+                reply = {
+                    "type": "done",
+                    "id": number,
+                    "ok": True,
+                    "text": said if isinstance(said, str) else "",
+                }
             except Exception as error:  # noqa: BLE001 - shown to the person who clicked
-                reply = {"type": "done", "id": number, "ok": False, "text": f"{type(error).__name__}: {error}"}
+                reply = {
+                    "type": "done",
+                    "id": number,
+                    "ok": False,
+                    "text": f"{type(error).__name__}: {error}",
+                }
             self._send_message(reply, [])
 
     # -- for people
@@ -135,7 +153,10 @@ class View(anywidget.AnyWidget):
         mask = np.ones(len(columns["rank"]), bool)
         if chosen.get("range"):
             # Whole ns, as the Python shown says: floats of absolute times are too coarse.
-            low, high = (int(f(t)) + (stream.origin_ns or 0) for f, t in zip((math.floor, math.ceil), chosen["range"]))
+            low, high = (
+                int(f(t)) + (stream.origin_ns or 0)
+                for f, t in zip((math.floor, math.ceil), chosen["range"], strict=False)
+            )
             begin, end = columns["begin_ns"], columns["end_ns"]
             mask &= (begin < high) & ((end > low) | ((end == begin) & (begin >= low)))
         if chosen.get("lanes"):
@@ -157,7 +178,10 @@ class View(anywidget.AnyWidget):
 
     def document(self) -> dict[str, Any]:
         """The state a file without a kernel needs: the spec with every span inlined."""
-        sources = {key: {**self._source(key, stream, inline=True), "live": False} for key, stream in self._streams.items()}
+        sources = {
+            key: {**self._source(key, stream, inline=True), "live": False}
+            for key, stream in self._streams.items()
+        }
         return {"uid": uuid.uuid4().hex, "spec": {**self.spec, "sources": sources}}
 
     def close(self) -> None:

@@ -43,10 +43,12 @@ class Lanes:
         key = (((node & 0xFFFFF) << 20 | (rank & 0xFFFFF)) << 8 | track) << 15 | (index & 0x7FFF)
         unique, first, inverse = np.unique(key, return_index=True, return_inverse=True)
         numbers = np.empty(len(unique), np.int64)
-        for i, (value, row) in enumerate(zip(unique.tolist(), first.tolist())):
+        for i, (value, row) in enumerate(zip(unique.tolist(), first.tolist(), strict=False)):
             if value not in self._number:
                 if len(self._rows) >= MAX_LANES:
-                    raise OverflowError("a timeline holds 65,536 lanes; select ranks first: trace.where(rank=range(64))")
+                    raise OverflowError(
+                        "a timeline holds 65,536 lanes; select ranks first: trace.where(rank=range(64))"
+                    )
                 self._number[value] = len(self._rows)
                 self._rows.append((int(node[row]), int(rank[row]), int(track[row]), int(index[row])))
             numbers[i] = self._number[value]
@@ -85,7 +87,9 @@ def encode(columns: Columns, lane: np.ndarray, origin_ns: int) -> list[tuple[dic
     return out
 
 
-def _encode_one(columns: Columns, lane: np.ndarray, origin_ns: int, part: slice) -> tuple[dict[str, Any], bytes, bytes]:
+def _encode_one(
+    columns: Columns, lane: np.ndarray, origin_ns: int, part: slice
+) -> tuple[dict[str, Any], bytes, bytes]:
     begin = columns["begin_ns"][part].astype(np.int64)
     length = np.maximum(columns["end_ns"][part].astype(np.int64) - begin, 0)
     base = int(begin.min())

@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -32,6 +33,7 @@ using ccl_lab::Work;
 
 template <class T>
 using Column = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using ConstBytes = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Bytes = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 // A work with the engine it runs on, so that it can be cancelled.
@@ -159,12 +161,16 @@ std::shared_ptr<LoadedProgram> compile(Engine& engine, const nb::dict& dict) {
   return ccl_lab::take(std::move(result));
 }
 
+// A read-only input is never written, but where it shares memory with the output the program says so, not the array.
+BufferView buffer_of(const std::optional<ConstBytes>& array) {
+  return array ? BufferView{const_cast<std::uint8_t*>(array->data()), array->nbytes()} : BufferView{};
+}
 BufferView buffer_of(const std::optional<Bytes>& array) {
   return array ? BufferView{array->data(), array->nbytes()} : BufferView{};
 }
 
 BoundWork start(const std::shared_ptr<Engine>& engine, const std::shared_ptr<LoadedProgram>& program,
-                std::optional<Bytes> input, std::optional<Bytes> output, std::uint32_t coll_id, double timeout_s) {
+                std::optional<ConstBytes> input, std::optional<Bytes> output, std::uint32_t coll_id, double timeout_s) {
   auto result = [&] {
     nb::gil_scoped_release release;
     return engine->start(program, buffer_of(input), buffer_of(output), coll_id, timeout_s);

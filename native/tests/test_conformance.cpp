@@ -94,6 +94,8 @@ CONFORMANCE(signals_follow_their_bytes_in_order, 2) {
 
 CONFORMANCE(gets_read_what_is_there, 3) {
   for (int r = 0; r < 3; ++r) fill(mesh.memory(r) + (4 << 20), 3 << 20, static_cast<std::uint32_t>(r));
+  std::vector<std::byte> theirs[3];
+  for (int r = 0; r < 3; ++r) theirs[r].assign(mesh.memory(r), mesh.memory(r) + kMemory);
   std::size_t posted = 0;
   for (const std::uint64_t nbytes : {0u, 1u, 5u, 262143u, 700001u}) {
     const std::uint64_t at = (4u << 20) + nbytes / 3;
@@ -102,7 +104,8 @@ CONFORMANCE(gets_read_what_is_there, 3) {
       CHECK_OK(mesh.transport(0).get(make_get(p, destination, nbytes, at, ++posted)));
       CHECK(mesh.completed(0, posted));
       CHECK_OK(mesh.completions[0].back().status);
-      CHECK(std::memcmp(destination, mesh.memory(p) + at, nbytes) == 0);
+      CHECK(std::memcmp(destination, theirs[p].data() + at, nbytes) == 0);
+      CHECK(std::memcmp(mesh.memory(p), theirs[p].data(), kMemory) == 0);
     }
   }
 }

@@ -23,7 +23,10 @@ class FakeTrace:
 def columns_of(rows: list[dict]) -> dict[str, np.ndarray]:
     """Trace columns of dicts; what is absent is -1 or 0."""
     missing = {"step": -1, "peer": -1, "op_id": -1}
-    return {name: np.array([row.get(name, missing.get(name, 0)) for row in rows], dtype) for name, dtype in COLUMNS.items()}
+    return {
+        name: np.array([row.get(name, missing.get(name, 0)) for row in rows], dtype)
+        for name, dtype in COLUMNS.items()
+    }
 
 
 def topology(nodes: int = 2, gpus: int = 4, gbits: float = 8.0) -> SimpleNamespace:
@@ -34,48 +37,76 @@ def topology(nodes: int = 2, gpus: int = 4, gbits: float = 8.0) -> SimpleNamespa
                            emulated=True, rails=True, device="cpu")  # fmt: skip
 
 
-def ring(n: int = 8, gpus: int = 4, channels: int = 2, nbytes: int = 64 << 20, seed: int = 1, slow_nic: int = -1,
-         source: str = "measured", origin: int = 1_000_000_000) -> FakeTrace:  # fmt: skip
+class _Ring:
+    """Writes the spans of one ring, step by step."""
+
+    def __init__(self, n: int, gpus: int, channels: int, part: int, seed: int, slow_nic: int) -> None:
+        self.n, self.gpus, self.channels, self.part, self.slow_nic = n, gpus, channels, part, slow_nic
+        self.rng = np.random.default_rng(seed)
+        self.rows: list[dict] = []
+
+    def add(self, base: dict, track: Track, kind: SpanKind, begin: float, end: float, **more: int) -> None:
+        self.rows.append({**base, "track": track, "kind": kind, "begin_ns": begin, "end_ns": end, **more})
+
+    def wires(self, base: dict, peer: int, nic: int, begin: float, took: float) -> None:
+        """Four segments on the sender's and the receiver's NIC."""
+        at = {**base, "rank": peer, "node": peer // self.gpus, "peer": base["rank"]}
+        for k in range(4):
+            low, high = begin + took * k / 4, begin + took * (k + 1) / 4
+            more = {"index": nic, "nbytes": self.part // 4}
+            self.add({**base, "peer": peer}, Track.nic_tx, SpanKind.segment, low, high, **more)
+            self.add(at, Track.nic_rx, SpanKind.segment, low + 20_000, high + 20_000, **more)
+
+    def turn(self, r: int, c: int, step: int, before: np.ndarray) -> float:
+        """What rank r does in a step on a channel; returns when it is done."""
+        peer, left, node = (r + 1) % self.n, (r - 1) % self.n, r // self.gpus
+        far, nic = peer // self.gpus != node, (r % self.gpus + c) % self.gpus
+        rate = (1.0 if far else 4.0) * (0.35 if far and nic == self.slow_nic else 1.0)
+        took = self.part / rate * (1 + 0.06 * self.rng.random())
+        begin, end = before[r], before[r] + took
+        op = (step * self.n + r) * self.channels * 3 + c * 3
+        base = {"rank": r, "node": node, "op_id": op, "step": step, "coll_id": 1}
+        self.add(base, Track.channel, SpanKind.put, begin, end, index=c, peer=peer, nbytes=self.part)
+        if far:
+            self.wires(base, peer, nic, begin, took)
+        else:
+            self.add(base, Track.fabric, SpanKind.segment, begin, end, peer=peer, nbytes=self.part)
+        late = before[left] + self.part / (1.0 if left // self.gpus != node else 4.0) * 1.05
+        waited = max(late, end)
+        if waited > end:
+            self.add({**base, "op_id": op + 1}, Track.channel, SpanKind.wait, end, waited, index=c, peer=left)
+        if step >= self.n - 1:
+            return waited
+        done = waited + self.part / 9
+        for track, index in ((Track.channel, c), (Track.copy, 0)):
+            self.add(
+                {**base, "op_id": op + 2}, track, SpanKind.reduce, waited, done, index=index, nbytes=self.part
+            )
+        return done
+
+
+def ring(
+    n: int = 8,
+    gpus: int = 4,
+    channels: int = 2,
+    nbytes: int = 64 << 20,
+    seed: int = 1,
+    slow_nic: int = -1,
+    source: str = "measured",
+    origin: int = 1_000_000_000,
+) -> FakeTrace:
     """A ring all_reduce: 2 (n - 1) steps on each channel; crossings between nodes use NICs, others the fabric."""
-    rng = np.random.default_rng(seed)
-    rows: list[dict] = []
+    made = _Ring(n, gpus, channels, nbytes // n // channels, seed, slow_nic)
     clock = np.full((n, channels), float(origin))
-    part = nbytes // n // channels
     for step in range(2 * (n - 1)):
         for c in range(channels):
             before = clock[:, c].copy()
             for r in range(n):
-                peer, node = (r + 1) % n, r // gpus
-                far = peer // gpus != node
-                nic = (r % gpus + c) % gpus
-                rate = (1.0 if far else 4.0) * (0.35 if far and nic == slow_nic else 1.0)
-                took = part / rate * (1 + 0.06 * rng.random())
-                begin, end = before[r], before[r] + took
-                base = dict(rank=r, node=node, op_id=(step * n + r) * channels * 3 + c * 3, step=step, coll_id=1)
-                rows.append({**base, "track": Track.channel, "index": c, "kind": SpanKind.put, "peer": peer, "nbytes": part, "begin_ns": begin, "end_ns": end})
-                if far:
-                    for k in range(4):
-                        low, high = begin + took * k / 4, begin + took * (k + 1) / 4
-                        wire = {"kind": SpanKind.segment, "nbytes": part // 4, "begin_ns": low, "end_ns": high, "index": nic}
-                        rows.append({**base, **wire, "track": Track.nic_tx, "peer": peer})
-                        rows.append({**base, **wire, "track": Track.nic_rx, "peer": r, "rank": peer, "node": peer // gpus, "begin_ns": low + 20_000, "end_ns": high + 20_000})
-                else:
-                    rows.append({**base, "track": Track.fabric, "kind": SpanKind.segment, "peer": peer, "nbytes": part, "begin_ns": begin, "end_ns": end})
-                left = (r - 1) % n
-                late = before[left] + part / (1.0 if left // gpus != node else 4.0) * 1.05
-                waited = max(late, end)
-                if waited > end:
-                    rows.append({**base, "op_id": base["op_id"] + 1, "track": Track.channel, "index": c, "kind": SpanKind.wait, "peer": left, "begin_ns": end, "end_ns": waited})
-                reduced = waited
-                if step < n - 1:
-                    reduced = waited + part / 9
-                    rows.append({**base, "op_id": base["op_id"] + 2, "track": Track.channel, "index": c, "kind": SpanKind.reduce, "nbytes": part, "begin_ns": waited, "end_ns": reduced})
-                    rows.append({**base, "op_id": base["op_id"] + 2, "track": Track.copy, "kind": SpanKind.reduce, "nbytes": part, "begin_ns": waited, "end_ns": reduced})
-                clock[r, c] = reduced
-    end = max(row["end_ns"] for row in rows)
+                clock[r, c] = made.turn(r, c, step, before)
+    end = max(row["end_ns"] for row in made.rows)
     meta = {"source": source, "collective": "all_reduce", "algorithm": "ring", "n_ranks": n, "nbytes": nbytes, "dtype": "float32",
             "time_us": (end - origin) / 1e3, "drops": 0, "emulated": source == "measured"}  # fmt: skip
-    return FakeTrace(columns_of(rows), meta)
+    return FakeTrace(columns_of(made.rows), meta)
 
 
 def million(n: int = 1_000_000, lanes: int = 64, seed: int = 0) -> FakeTrace:
@@ -88,7 +119,9 @@ def million(n: int = 1_000_000, lanes: int = 64, seed: int = 0) -> FakeTrace:
     gaps, lengths = rng.integers(10, 4000, (lanes, per)), rng.integers(200, 8000, (lanes, per))
     begin = np.cumsum(gaps + lengths, axis=1) - lengths
     size = len(lane)
-    kinds = rng.choice([SpanKind.put, SpanKind.wait, SpanKind.reduce, SpanKind.copy], size, p=[0.5, 0.2, 0.2, 0.1])
+    kinds = rng.choice(
+        [SpanKind.put, SpanKind.wait, SpanKind.reduce, SpanKind.copy], size, p=[0.5, 0.2, 0.2, 0.1]
+    )
     track = tracks[lane % 8]
     values = {
         "rank": lane // 8, "node": lane // 32, "track": track, "index": indices[lane % 8],
@@ -97,16 +130,41 @@ def million(n: int = 1_000_000, lanes: int = 64, seed: int = 0) -> FakeTrace:
         "begin_ns": begin.ravel(), "end_ns": (begin + lengths).ravel(),
     }  # fmt: skip
     columns = {name: np.asarray(values.get(name, np.zeros(size)), dtype) for name, dtype in COLUMNS.items()}
-    return FakeTrace(columns, {"source": "simulated", "collective": "all_reduce", "algorithm": "ring", "n_ranks": 8})
+    return FakeTrace(
+        columns, {"source": "simulated", "collective": "all_reduce", "algorithm": "ring", "n_ranks": 8}
+    )
 
 
 def schedule(n: int = 8) -> SimpleNamespace:
     """Ring all_reduce as op columns."""
-    names = ("rank", "channel", "step", "kind", "peer", "sig_channel", "value", "dst_buf", "dst_chunk", "n_chunks", "src_begin", "src_count", "arg")
+    names = (
+        "rank",
+        "channel",
+        "step",
+        "kind",
+        "peer",
+        "sig_channel",
+        "value",
+        "dst_buf",
+        "dst_chunk",
+        "n_chunks",
+        "src_begin",
+        "src_count",
+        "arg",
+    )
     rows: list[tuple] = []
     src: list[tuple] = []
 
-    def op(rank: int, step: int, kind: int, peer: int = -1, sig: int = -1, value: int = 0, chunk: int = 0, sources: list | None = None) -> None:
+    def op(
+        rank: int,
+        step: int,
+        kind: int,
+        peer: int = -1,
+        sig: int = -1,
+        value: int = 0,
+        chunk: int = 0,
+        sources: list | None = None,
+    ) -> None:
         sources = sources or []
         dst = 2 if kind == SpanKind.put and step < n - 1 else 1
         rows.append((rank, 0, step, kind, peer, sig, value, dst, chunk, 1, len(src), len(sources), 0))
@@ -119,8 +177,17 @@ def schedule(n: int = 8) -> SimpleNamespace:
             op(r, step, SpanKind.wait, (r - 1) % n, 0, step + 1)
             if step < n - 1:
                 op(r, step, SpanKind.reduce, chunk=take, sources=[(r, 2, take), (r, 0, take)])
-    columns = dict(zip(names, np.array(rows, np.int32).T))
+    columns = dict(zip(names, np.array(rows, np.int32).T, strict=False))
     for i, name in enumerate(("src_rank", "src_buf", "src_chunk")):
         columns[name] = np.array([row[i] for row in src], np.int32)
-    return SimpleNamespace(ops=SimpleNamespace(**columns), collective="all_reduce", algorithm="ring", n_ranks=n, n_channels=1, parts=n,
-                           nbytes=64 << 20, dtype="float32", reasons=("ring: 2 (n - 1) / n of the bytes cross each link, the least there is",))  # fmt: skip
+    return SimpleNamespace(
+        ops=SimpleNamespace(**columns),
+        collective="all_reduce",
+        algorithm="ring",
+        n_ranks=n,
+        n_channels=1,
+        parts=n,
+        nbytes=64 << 20,
+        dtype="float32",
+        reasons=("ring: 2 (n - 1) / n of the bytes cross each link, the least there is",),
+    )

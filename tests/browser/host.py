@@ -47,9 +47,10 @@ START = """([state, views]) => {
   window.shown = [];
   for (let k = 0; k < views; k++) {
     const el = document.createElement('div');
-    document.body.append(el);
     const controller = new AbortController();
     cclLab.render({ model, el, signal: controller.signal });
+    // anywidget draws into an element that is not in the page yet.
+    setTimeout(() => document.body.append(el), 5);
     shown.push({ el, controller });
   }
 }"""
@@ -69,7 +70,9 @@ def encoded(value: Any) -> Any:
 class Host:
     """`view` shown on `page`, `views` times. `lose`: (content) -> True for messages that vanish on the way."""
 
-    def __init__(self, page: Any, view: View, *, views: int = 1, lose: Any = None, deaf: bool = False) -> None:
+    def __init__(
+        self, page: Any, view: View, *, views: int = 1, lose: Any = None, deaf: bool = False
+    ) -> None:
         self.page, self.view, self.deaf = page, view, deaf
         self.lose = lose or (lambda content: False)
         self.sent: queue.SimpleQueue = queue.SimpleQueue()
@@ -89,7 +92,10 @@ class Host:
             self.page.expose_function("toKernel", self.hear)
             self.exposed = True
         self.page.evaluate(STUB)
-        self.page.evaluate("(code) => { const s = document.createElement('script'); s.type = 'module'; s.textContent = code; document.head.append(s); }", inline_script())
+        self.page.evaluate(
+            "(code) => { const s = document.createElement('script'); s.type = 'module'; s.textContent = code; document.head.append(s); }",
+            inline_script(),
+        )
         self.page.wait_for_function("() => window.cclLab")
         state = {"uid": self.view.uid, "spec": self.view.spec, "selected": {}}
         self.page.evaluate(START, [encoded(state), views])
@@ -112,7 +118,9 @@ class Host:
             self.messages.append(content)
             self.sizes.append(sum(len(b) for b in buffers))
             if not self.lose(content):
-                self.page.evaluate("([content, buffers]) => model.deliver(content, buffers)", [content, encoded(buffers)])
+                self.page.evaluate(
+                    "([content, buffers]) => model.deliver(content, buffers)", [content, encoded(buffers)]
+                )
 
     def run(self, seconds: float = 0.3, until: Any = None, timeout: float = 20.0) -> None:
         """Lets messages flow for `seconds`, or until a condition holds; TimeoutError after `timeout`."""
@@ -124,9 +132,12 @@ class Host:
                 return
             if until is None and time.monotonic() - began > seconds:
                 return
-            if time.monotonic() - began > timeout:
+            if until is not None and time.monotonic() - began > timeout:
                 raise TimeoutError(f"not reached in {timeout} s")
 
     def js(self, code: str) -> Any:
         """Evaluates an expression over `t` (the first timeline) and `v` (all view roots)."""
-        return self.page.evaluate(f"() => {{ const v = [...document.querySelectorAll('.ccl-view')]; const t = v.map((x) => x.cclTimeline).find(Boolean); return {code}; }}")
+        return self.page.evaluate(
+            "() => { const v = [...document.querySelectorAll('.ccl-view')];"
+            f" const t = v.map((x) => x.cclTimeline).find(Boolean); return {code}; }}"
+        )

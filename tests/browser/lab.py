@@ -22,8 +22,21 @@ NO_NEWS = {"fetchNews": "false", "checkForUpdates": False}
 
 def notebook(cells: list[str]) -> dict[str, Any]:
     """A notebook with a kernelspec (without one a dialog would block)."""
-    made = [{"cell_type": "code", "id": f"cell{i}", "source": text, "metadata": {}, "outputs": [], "execution_count": None} for i, text in enumerate(cells)]
-    spec = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}, "language_info": {"name": "python"}}
+    made = [
+        {
+            "cell_type": "code",
+            "id": f"cell{i}",
+            "source": text,
+            "metadata": {},
+            "outputs": [],
+            "execution_count": None,
+        }
+        for i, text in enumerate(cells)
+    ]
+    spec = {
+        "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"},
+        "language_info": {"name": "python"},
+    }
     return {"cells": made, "metadata": spec, "nbformat": 4, "nbformat_minor": 5}
 
 
@@ -43,17 +56,22 @@ class Lab:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        command = [sys.executable, "-m", "jupyter", "lab", "--no-browser", "--allow-root", f"--port={self.port}", "--ip=127.0.0.1", "--LabApp.expose_app_in_browser=True",
-                   f"--IdentityProvider.token={self.token}", f"--ServerApp.root_dir={self.folder}", "--ServerApp.port_retries=0"]  # fmt: skip
+        command = [sys.executable, "-m", "jupyter", "lab", "--no-browser", "--allow-root", f"--port={self.port}", "--ip=127.0.0.1",
+                   "--LabApp.expose_app_in_browser=True", f"--IdentityProvider.token={self.token}", f"--ServerApp.root_dir={self.folder}",
+                   "--ServerApp.port_retries=0"]  # fmt: skip
         self.log = (folder / "server.log").open("w")
-        self.process = subprocess.Popen(command, env=env, cwd=self.folder, stdout=self.log, stderr=subprocess.STDOUT)
+        self.process = subprocess.Popen(
+            command, env=env, cwd=self.folder, stdout=self.log, stderr=subprocess.STDOUT
+        )
         self._wait_ready(folder)
 
     def _wait_ready(self, folder: Path, timeout: float = 60.0) -> None:
         end = time.monotonic() + timeout
         while time.monotonic() < end:
             try:
-                urllib.request.urlopen(f"http://127.0.0.1:{self.port}/api/status?token={self.token}", timeout=2)
+                urllib.request.urlopen(
+                    f"http://127.0.0.1:{self.port}/api/status?token={self.token}", timeout=2
+                )
                 return
             except OSError:
                 time.sleep(0.3)
@@ -69,11 +87,17 @@ class Lab:
         self.wait_idle(page)
 
     def wait_idle(self, page: Any, timeout: float = 60.0) -> None:
-        page.wait_for_function("() => window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'", timeout=timeout * 1000)
+        page.wait_for_function(
+            "() => window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'",
+            timeout=timeout * 1000,
+        )
 
     def outputs(self, page: Any) -> str:
         """Text of all outputs, from the notebook's model: cells out of sight are not in the page."""
-        return page.evaluate("() => window.jupyterapp.shell.currentWidget.content.model.sharedModel.cells.map((c) => JSON.stringify(c.toJSON().outputs || [])).join('\\n')")
+        return page.evaluate(
+            "() => window.jupyterapp.shell.currentWidget.content.model.sharedModel.cells"
+            ".map((c) => JSON.stringify(c.toJSON().outputs || [])).join('\\n')"
+        )
 
     def wait_output(self, page: Any, text: str, timeout: float = 60.0) -> str:
         """Waits until some output holds `text`; returns all outputs."""
@@ -95,7 +119,9 @@ class Lab:
             base = f"http://127.0.0.1:{self.port}/api/"
             kernels = json.load(urllib.request.urlopen(f"{base}kernels?token={self.token}", timeout=5))
             for kernel in kernels:
-                request = urllib.request.Request(f"{base}kernels/{kernel['id']}?token={self.token}", method="DELETE")
+                request = urllib.request.Request(
+                    f"{base}kernels/{kernel['id']}?token={self.token}", method="DELETE"
+                )
                 urllib.request.urlopen(request, timeout=10)
         except OSError:
             pass

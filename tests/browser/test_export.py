@@ -13,9 +13,14 @@ from ccl_lab.errors import UsageError
 
 def test_a_file_opens_offline_and_is_interactive(browser, tmp_path: Path) -> None:
     trace, topology = fake.ring(), fake.topology()
-    records = [{"algorithm": "ring", "nbytes": 2**k, "algbw_gbytes_per_s": 1.0, "busbw_gbytes_per_s": 1.75} for k in range(10, 20)]
-    views = [widgets.timeline(trace), widgets.heatmap(trace, topology), widgets.topology(topology, trace=trace), widgets.schedule(fake.schedule()),
-             widgets.trace_diff(trace, fake.ring(slow_nic=3)), "A paragraph with <b>.", widgets.bandwidth(records, backend="native")]  # fmt: skip
+    records = [
+        {"algorithm": "ring", "nbytes": 2**k, "algbw_gbytes_per_s": 1.0, "busbw_gbytes_per_s": 1.75}
+        for k in range(10, 20)
+    ]
+    views = [widgets.timeline(trace), widgets.heatmap(trace, topology), widgets.topology(topology, trace=trace),
+             widgets.schedule(fake.schedule()),
+             widgets.trace_diff(trace, fake.ring(slow_nic=3)), "A paragraph with <b>.",
+             widgets.bandwidth(records, backend="native")]  # fmt: skip
     path = widgets.export_html(tmp_path / "all.html", views, "All <views>", text="made by a test")
     assert path.stat().st_size < 400_000
     context = browser.new_context(offline=True, viewport={"width": 1200, "height": 900})
@@ -47,7 +52,11 @@ def test_text_of_a_value_cannot_become_part_of_the_page(browser, tmp_path: Path)
     topology.name = topology.device = evil
     schedule = fake.schedule()
     schedule.algorithm, schedule.reasons = evil, (evil,)
-    path = widgets.export_html(tmp_path / "evil.html", [widgets.timeline(trace), widgets.topology(topology), widgets.schedule(schedule), evil], evil)
+    path = widgets.export_html(
+        tmp_path / "evil.html",
+        [widgets.timeline(trace), widgets.topology(topology), widgets.schedule(schedule), evil],
+        evil,
+    )
     page = browser.new_page()
     page.goto(path.as_uri())
     page.wait_for_function("() => document.querySelectorAll('.ccl-view').length === 3")
@@ -67,7 +76,14 @@ def test_a_large_trace_is_inlined_whole(browser, tmp_path: Path) -> None:
 
 def test_what_cannot_be_exported_says_so(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="backend='native'"):
-        widgets.export_html(tmp_path / "x.html", [widgets.bandwidth([{"algorithm": "ring", "nbytes": 8, "algbw_gbytes_per_s": 1, "busbw_gbytes_per_s": 1}])])
+        widgets.export_html(
+            tmp_path / "x.html",
+            [
+                widgets.bandwidth(
+                    [{"algorithm": "ring", "nbytes": 8, "algbw_gbytes_per_s": 1, "busbw_gbytes_per_s": 1}]
+                )
+            ],
+        )
     with pytest.raises(UsageError, match="int"):
         widgets.export_html(tmp_path / "x.html", [3])
 

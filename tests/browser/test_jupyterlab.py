@@ -66,7 +66,9 @@ def test_a_key_of_the_timeline_adds_no_cell(lab: Lab, lab_page) -> None:
     lab.write("keys.ipynb", [text.format(folder=str(Path(__file__).parent)) for text in STATIC])
     lab.open(page, "keys.ipynb")
     lab.run_all(page)
-    page.wait_for_function("() => document.querySelector('.ccl-view')?.cclTimeline?.store.spans === 100032", timeout=60_000)
+    page.wait_for_function(
+        "() => document.querySelector('.ccl-view')?.cclTimeline?.store.spans === 100032", timeout=60_000
+    )
     cells = page.locator(".jp-Notebook .jp-Cell").count()
     page.locator(".tl-scroll").focus()
     for key in "awsdfbm":
@@ -76,13 +78,15 @@ def test_a_key_of_the_timeline_adds_no_cell(lab: Lab, lab_page) -> None:
 
 
 def test_a_live_run_can_be_cancelled_by_a_click_while_it_is_awaited(lab: Lab, lab_page) -> None:
-    if importlib.util.find_spec("ccl_lab._core") is None:
-        pytest.skip("the native engine is not built")
+    pytest.importorskip("ccl_lab._core", reason="the native engine is not built")
     page = lab_page
     lab.write("live.ipynb", LIVE)
     lab.open(page, "live.ipynb")
     lab.run_all(page)
-    page.wait_for_function("() => [...document.querySelectorAll('.ccl-view')].some((v) => v.cclTimeline?.store.spans > 50)", timeout=90_000)
+    page.wait_for_function(
+        "() => [...document.querySelectorAll('.ccl-view')].some((v) => v.cclTimeline?.store.spans > 50)",
+        timeout=90_000,
+    )
     page.locator("[data-key='n0.1']").first.click()
     page.locator("button", has_text="cancel run").first.click()
     text = lab.wait_output(page, "selected")
@@ -93,8 +97,7 @@ def test_a_live_run_can_be_cancelled_by_a_click_while_it_is_awaited(lab: Lab, la
 def test_run_all_of_the_tour(lab: Lab, lab_page) -> None:
     if not TOUR.exists():
         pytest.skip("labs/00_tour.ipynb is not there")
-    if importlib.util.find_spec("ccl_lab._core") is None:
-        pytest.skip("the native engine is not built")
+    pytest.importorskip("ccl_lab._core", reason="the native engine is not built")
     page = lab_page
     shutil.copy(TOUR, lab.folder / TOUR.name)
     lab.open(page, TOUR.name)

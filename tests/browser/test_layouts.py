@@ -41,7 +41,9 @@ def typescript_wire() -> tuple[list[tuple[str, int, int]], int]:
     text = (ROOT / "widgets/src/model/schema.ts").read_text()
     rows = re.findall(r"(\w+): view\.(get\w+)\(at \+ (\d+)(, true)?\)", text)
     assert all(little or GETTERS[getter] == 1 for _, getter, _, little in rows), "little-endian everywhere"
-    return [(name, int(at), GETTERS[getter]) for name, getter, at, _ in rows], int(re.search(r"WireSpanBytes = (\d+)", text)[1])
+    return [(name, int(at), GETTERS[getter]) for name, getter, at, _ in rows], int(
+        re.search(r"WireSpanBytes = (\d+)", text)[1]
+    )
 
 
 def test_the_wire_record_is_the_same_everywhere() -> None:
@@ -80,6 +82,18 @@ def test_the_bundle_is_built_from_the_sources(tmp_path: Path) -> None:
     out = tmp_path / "bundle.js"
     subprocess.run(["node", "build.mjs", "--out", str(out)], cwd=ROOT / "widgets", check=True, timeout=120)
     assert out.read_bytes() == BUNDLE.read_bytes(), "stale bundle: run `npm run build` in widgets/"
+
+
+def test_the_model_passes_its_own_tests_in_node() -> None:
+    if shutil.which("node") is None:
+        pytest.skip("no node: the model's own tests run in it")
+    if not (ROOT / "widgets/node_modules/esbuild").is_dir():
+        pytest.skip("widgets/node_modules is not installed: run `npm ci` in widgets/ to test the model in node")
+    npm = shutil.which("npm") or "npm"
+    done = subprocess.run([npm, "test"], cwd=ROOT / "widgets", capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout[-3000:]
+    types = subprocess.run([npm, "run", "check"], cwd=ROOT / "widgets", capture_output=True, text=True, timeout=120)
+    assert types.returncode == 0, types.stdout[-3000:]
 
 
 def test_the_lock_file_names_no_registry() -> None:

@@ -16,7 +16,9 @@ from ccl_lab.widgets.stream import Pump, SpanStream
 
 def decoded(stream: SpanStream, messages: list) -> dict[str, np.ndarray]:
     """Columns again, from messages."""
-    out: dict[str, list] = {name: [] for name in ("begin_ns", "end_ns", "op_id", "kind", "nbytes", "peer", "step", "lane")}
+    out: dict[str, list] = {
+        name: [] for name in ("begin_ns", "end_ns", "op_id", "kind", "nbytes", "peer", "step", "lane")
+    }
     for content, (spans, detail) in messages:
         w, d = np.frombuffer(spans, WIRE_DTYPE), np.frombuffer(detail, wire.DETAIL_DTYPE)
         begin = stream.origin_ns + content["origin_ns"] + w["begin"].astype(np.int64) * content["tick_ns"]
@@ -52,7 +54,9 @@ def test_what_arrives_is_what_was_sent_in_messages_of_a_mebibyte() -> None:
 
 
 def test_times_too_long_for_32_bits_get_a_coarser_tick() -> None:
-    columns = fake.columns_of([{"begin_ns": 5, "end_ns": 5 + 3600 * 10**9}, {"begin_ns": 10**13, "end_ns": 10**13 + 7}])
+    columns = fake.columns_of(
+        [{"begin_ns": 5, "end_ns": 5 + 3600 * 10**9}, {"begin_ns": 10**13, "end_ns": 10**13 + 7}]
+    )
     stream = SpanStream("a")
     stream.append(columns)
     [(content, _)] = messages = take_all(stream)
@@ -64,7 +68,11 @@ def test_times_too_long_for_32_bits_get_a_coarser_tick() -> None:
 def test_an_ask_goes_back_and_a_window_says_where_it_begins() -> None:
     stream = SpanStream("a", window_spans=250)
     for k in range(10):
-        stream.append(fake.columns_of([{"begin_ns": k * 1000 + i, "end_ns": k * 1000 + i + 1, "rank": k} for i in range(100)]))
+        stream.append(
+            fake.columns_of(
+                [{"begin_ns": k * 1000 + i, "end_ns": k * 1000 + i + 1, "rank": k} for i in range(100)]
+            )
+        )
     first = take_all(stream)
     assert [m[0]["seq"] for m in first] == [8, 9]
     assert all(m[0]["first"] == 8 for m in first)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-
 import pytest
 
 import ccl_lab as ccl
-
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -25,6 +26,7 @@ def alive(pids: set[int]) -> set[int]:
 
 def leftovers() -> dict[str, object]:
     """What a closed world must have given back: children, shared memory names, sockets and mappings of this process."""
+    gc.collect()
     fds = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{fd}")]
     return {
         "children": alive(children_of(os.getpid())),

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import ccl_lab as ccl
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "property"))
-from cases import make_case  # noqa: E402
+from ..property.cases import make_case
 
 CASES_PER_WORLD = 40
 SHM = [(1,), (2,), (3,), (5,), (8,)]

@@ -12,10 +12,18 @@ import time
 
 import numpy as np
 import pytest
-from .leftovers import alive, children_of, leftovers
 
 import ccl_lab as ccl
 from ccl_lab.errors import AbortedError, OpTimeout, PeerLostError, ShapeError, UsageError
+
+from .leftovers import alive, children_of, leftovers
+
+
+def wait_for(condition, seconds=20):
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert condition()
 
 
 @pytest.mark.parametrize("algorithm", ["ring", "hierarchical", "direct"])
@@ -144,7 +152,7 @@ def test_killed_rank_is_named_and_world_says_so(cluster):
         for nic in range(2):
             world.set_nic(node, nic, 0.1)
     run = world.start(slow)
-    time.sleep(0.5)
+    wait_for(lambda: len(run.trace) > 0)
     os.kill(world.status()["pids"][2], signal.SIGKILL)
     begin = time.monotonic()
     with pytest.raises(PeerLostError, match=r"rank 2 \(pid \d+, node 1\) was killed by SIGKILL during all_reduce"):
@@ -155,6 +163,7 @@ def test_killed_rank_is_named_and_world_says_so(cluster):
     with pytest.raises(PeerLostError, match="start a new one"):
         world.start(slow)
     world.close()
+    del run, world
     assert leftovers() == before
 
 

@@ -12,6 +12,10 @@ export interface Theme {
   accent: string;
 }
 
+const FALLBACK: Record<string, string> = {
+  "--ccl-ground": "#ffffff", "--ccl-raised": "#f1f3f5", "--ccl-ink": "#1b1f24", "--ccl-faint": "#5b6570", "--ccl-line": "#d5dae0", "--ccl-accent": "#0b6fc2",
+};
+
 function pageIsDark(): boolean {
   const body = document.body;
   const jupyter = body.getAttribute("data-jp-theme-light");
@@ -26,7 +30,7 @@ export function readTheme(el: HTMLElement): Theme {
   const dark = pageIsDark();
   el.classList.toggle("ccl-dark", dark);
   const style = getComputedStyle(el);
-  const value = (name: string) => style.getPropertyValue(name).trim();
+  const value = (name: string) => style.getPropertyValue(name).trim() || FALLBACK[name];
   return {
     dark,
     ground: value("--ccl-ground"),
@@ -38,8 +42,15 @@ export function readTheme(el: HTMLElement): Theme {
   };
 }
 
-/** Calls back when the page's theme changes, until `signal` aborts. */
-export function watchTheme(callback: () => void, signal: AbortSignal): void {
+/** Calls back when `el` comes into the page (before that it has no colours) and when the theme changes, until `signal` aborts. */
+export function watchTheme(el: HTMLElement, callback: () => void, signal: AbortSignal): void {
+  const arrival = new ResizeObserver(() => {
+    if (!el.isConnected) return;
+    arrival.disconnect();
+    callback();
+  });
+  arrival.observe(el);
+  signal.addEventListener("abort", () => arrival.disconnect());
   const observer = new MutationObserver(() => requestAnimationFrame(callback));
   for (const node of [document.body, document.documentElement]) {
     observer.observe(node, {

@@ -43,7 +43,7 @@ class Chart {
       head: ["line", "bytes", "algbw GB/s", "busbw GB/s"],
       rows: this.lines.flatMap((line) => line.nbytes.map((n, i) => [line.name, fmt.bytes(n), line.algbw[i].toPrecision(4), line.busbw[i].toPrecision(4)])),
     }));
-    watchTheme(() => this.draw(), signal);
+    watchTheme(this.parent, () => this.draw(), signal);
     this.draw();
   }
 

@@ -57,7 +57,7 @@ export class Heatmap {
 
   private listen(): void {
     const stop = this.store.listen(() => this.redraw());
-    watchTheme(() => this.redraw(), this.signal);
+    watchTheme(this.parent, () => this.redraw(), this.signal);
     const resize = new ResizeObserver(() => this.redraw());
     resize.observe(this.frame.body);
     this.signal.addEventListener("abort", () => {
@@ -84,7 +84,7 @@ export class Heatmap {
       this.nics = nicsOf(this.store, this.topology.n_nodes, this.topology.nics_per_node);
     }
     const count = this.nics.length * 2;
-    this.rowH = Math.max(3, Math.min(15, Math.floor((this.spec.height ?? 330) / Math.max(1, count))));
+    this.rowH = Math.max(3, Math.min(20, Math.floor((this.spec.height ?? 330) / Math.max(1, count))));
     this.lines = [];
     let y = AXIS;
     for (const nic of this.nics) {

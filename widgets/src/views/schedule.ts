@@ -81,7 +81,7 @@ export class ScheduleView {
   }
 
   private listen(): void {
-    watchTheme(() => this.redraw(), this.signal);
+    watchTheme(this.parent, () => this.redraw(), this.signal);
     const resize = new ResizeObserver(() => this.redraw());
     resize.observe(this.frame.body);
     this.signal.addEventListener("abort", () => {

@@ -9,11 +9,12 @@ import { CATEGORIES, FAULT } from "../draw/palette";
 import { Theme, readTheme, watchTheme } from "../draw/theme";
 import { Link, Linked } from "../model/link";
 import { Row } from "../model/row";
-import { SpanKindNames, SpanStatusNames, Track, TrackNames } from "../model/schema";
+import { Track, TrackNames } from "../model/schema";
 import { Session, ViewSpec } from "../model/session";
 import { Store } from "../model/store";
-import { Frame, TableData, facts, sourceBadges } from "./frame";
+import { Frame, facts, sourceBadges } from "./frame";
 import { Hit, findHit, parseSearch } from "./search";
+import { describe, laneFacts } from "./timeline_facts";
 import { attachInput } from "./timeline_input";
 import { GUTTER, Layout, Line } from "./timeline_layout";
 import { Painter } from "./timeline_paint";
@@ -70,7 +71,7 @@ export class Timeline {
     }
     this.retheme();
     const stop = store.listen(() => this.onData());
-    watchTheme(() => this.retheme(), signal);
+    watchTheme(this.parent, () => this.retheme(), signal);
     const resize = new ResizeObserver(() => {
       this.measured = this.scroll.clientWidth;
       this.redraw(7);
@@ -108,7 +109,7 @@ export class Timeline {
     frame.button("+", "Zoom in (W)", () => this.zoom(1 / 1.6));
     frame.button("Fit", "Fit everything (F)", () => this.fit());
     frame.button("PNG", "Save this picture", () => this.png());
-    frame.withTable("the timeline", () => this.facts());
+    frame.withTable("the timeline", () => laneFacts(this.store));
     frame.help([
       ["W S", "zoom in, out"], ["A D", "pan left, right"], ["F", "fit everything"], ["M", "set or clear a mark at the cursor"],
       ["/", "search: reduce rank:3 step:4"], ["Enter", "next hit"], ["↑ ↓", "scroll lanes"], ["Esc", "clear the selection"],
@@ -355,28 +356,12 @@ export class Timeline {
     return null;
   }
 
-  describe(hit: Hit): { title: string; pairs: [string, string][] } {
-    const { lane, row, i } = hit;
-    const length = row.end[i] - row.begin[i];
-    const name = CATEGORIES[row.cat[i]].name;
-    const kind = SpanKindNames[row.kind[i]];
-    const pairs: [string, string][] = [["rank", `${lane.rank} · node ${lane.node} · ${lane.label}`]];
-    if (row.op[i] >= 0) pairs.push(["op", `${row.op[i]}${row.step[i] >= 0 ? ` · step ${row.step[i]}` : ""}`]);
-    else if (row.step[i] >= 0) pairs.push(["step", String(row.step[i])]);
-    if (row.peer[i] >= 0) pairs.push([lane.track === Track.nic_rx ? "from rank" : "peer", String(row.peer[i])]);
-    pairs.push(["begin", fmt.time(row.begin[i])], ["length", fmt.time(length)]);
-    if (row.nbytes[i] > 0) pairs.push(["bytes", fmt.bytes(row.nbytes[i])]);
-    if (row.nbytes[i] > 0 && length > 0) pairs.push(["rate", fmt.rate((row.nbytes[i] * 8) / length)]);
-    if (row.status[i] !== 0) pairs.push(["status", `⚠ ${SpanStatusNames[row.status[i]]}`]);
-    return { title: kind === name ? kind : `${kind} · ${name}`, pairs };
-  }
-
   setHover(hit: Hit | null, x: number, y: number, t: number | null): void {
     this.hover = hit;
     this.cursor = t;
     this.link.tell({ cursor: t });
     if (hit) {
-      const { title, pairs } = this.describe(hit);
+      const { title, pairs } = describe(hit);
       this.frame.tip(facts(title, pairs), x, y);
     } else {
       this.frame.tip(null);
@@ -421,7 +406,7 @@ export class Timeline {
     const name = this.session.spec.name ?? "trace";
     this.session.select({ source: this.store.id, op_id: op, rank: hit.lane.rank });
     this.frame.code(op >= 0 ? `${name}.where(op_id=${op})` : `${name}.where(rank=${hit.lane.rank}, track="${TrackNames[hit.lane.track]}")`);
-    const { title, pairs } = this.describe(hit);
+    const { title, pairs } = describe(hit);
     this.frame.say(`${title}, ${pairs.map((p) => p.join(" ")).join(", ")}`);
     this.found = hit;
     this.redraw(2);
@@ -493,21 +478,5 @@ export class Timeline {
       if (y > this.top.height / ratio) ctx.fillText(line.label, line.kind === "lane" ? 60 : 6, y);
     }
     download("timeline.png", out.toDataURL("image/png"));
-  }
-
-  private facts(): TableData {
-    const rows: (string | number)[][] = [];
-    for (const lane of this.store.lanes) {
-      let [spans, busy, moved] = [0, 0, 0];
-      for (const row of lane.rows) {
-        spans += row.n;
-        for (let i = 0; i < row.n; i++) {
-          busy += row.end[i] - row.begin[i];
-          moved += row.nbytes[i];
-        }
-      }
-      if (spans) rows.push([`rank ${lane.rank} · ${lane.label}`, lane.node, fmt.count(spans), fmt.time(busy), `${((100 * busy) / Math.max(1, this.store.end)).toFixed(1)} %`, fmt.bytes(moved)]);
-    }
-    return { head: ["lane", "node", "spans", "busy", "share of time", "bytes"], rows: rows.slice(0, 500) };
   }
 }

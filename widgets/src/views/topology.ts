@@ -60,7 +60,7 @@ export class TopologyView {
     this.range = this.link.state.range ?? null;
     this.build();
     const stops = [store?.listen(() => this.redraw()), session.listen(() => this.redraw())];
-    watchTheme(() => this.build(), signal);
+    watchTheme(this.parent, () => this.build(), signal);
     signal.addEventListener("abort", () => {
       for (const stop of stops) stop?.();
       this.link.close();
