@@ -36,7 +36,12 @@ class Acceptor:
     Raises ConnectError naming the address if it cannot be bound.
     """
 
-    def __init__(self, addresses: Sequence[tuple[str, int]], secret: bytes, admit: Callable[[int, wire.Hello, socket.socket], None]) -> None:
+    def __init__(
+        self,
+        addresses: Sequence[tuple[str, int]],
+        secret: bytes,
+        admit: Callable[[int, wire.Hello, socket.socket], None],
+    ) -> None:
         self._secret, self._admit, self._closed, self._warned = secret, admit, False, False
         self._selector = selectors.DefaultSelector()
         self._wake_r, self._wake_w = socket.socketpair()
@@ -57,8 +62,11 @@ class Acceptor:
             listener.listen(256)
         except OSError as error:
             listener.close()
-            raise ConnectError(f"cannot listen on {address[0]}:{address[1]}: {error}. Is the port taken, or the address of another machine? "
-                               "Set CCL_LAB_RENDEZVOUS or CCL_LAB_NICS.", nic=nic) from None  # fmt: skip
+            raise ConnectError(
+                f"cannot listen on {address[0]}:{address[1]}: {error}. Is the port taken, or the address of another machine? "
+                "Set CCL_LAB_RENDEZVOUS or CCL_LAB_NICS.",
+                nic=nic,
+            ) from None
         listener.setblocking(False)
         self._selector.register(listener, selectors.EVENT_READ, nic)
         return listener
@@ -120,13 +128,18 @@ class Acceptor:
             self._selector.unregister(pending.sock)
         pending.sock.close()
         if not self._warned:
-            log.warning("refused a connection on NIC %d: %s Further ones are refused silently.", pending.nic, why)
+            log.warning(
+                "refused a connection on NIC %d: %s Further ones are refused silently.", pending.nic, why
+            )
         self._warned = True
 
     def _expire(self) -> None:
         now = time.monotonic()
-        late = [key.data for key in list(self._selector.get_map().values())
-                if isinstance(key.data, _Pending) and key.data.deadline < now]  # fmt: skip
+        late = [
+            key.data
+            for key in list(self._selector.get_map().values())
+            if isinstance(key.data, _Pending) and key.data.deadline < now
+        ]
         for pending in late:
             self._refuse(pending, f"it did not prove itself within {HANDSHAKE_S:.0f} s.")
 

@@ -31,17 +31,23 @@ def as_array(value: Any, what: str, *, writable: bool = False) -> np.ndarray:
         try:
             array = np.from_dlpack(value)
         except (BufferError, RuntimeError, TypeError) as error:
-            raise DtypeError(f"{what}: {type(value).__name__} cannot be shared through DLPack ({error}). Move it to the CPU, detach it, "
-                             "or pass a numpy view.") from None  # fmt: skip
+            raise DtypeError(
+                f"{what}: {type(value).__name__} cannot be shared through DLPack ({error}). Move it to the CPU, detach it, "
+                "or pass a numpy view."
+            ) from None
     else:
         try:
             array = np.asarray(memoryview(value))
         except TypeError:
-            raise DtypeError(f"{what}: expected a numpy array, a DLPack object or a buffer, found {type(value).__name__}.") from None
+            raise DtypeError(
+                f"{what}: expected a numpy array, a DLPack object or a buffer, found {type(value).__name__}."
+            ) from None
     collectives.dtype_name(array.dtype)
     if not array.flags.c_contiguous:
-        raise ShapeError(f"{what}: expected contiguous memory, found strides {array.strides} for shape {array.shape}; "
-                         "pass np.ascontiguousarray(x).")  # fmt: skip
+        raise ShapeError(
+            f"{what}: expected contiguous memory, found strides {array.strides} for shape {array.shape}; "
+            "pass np.ascontiguousarray(x)."
+        )
     if writable and not array.flags.writeable:
         raise ShapeError(f"{what}: the memory is read-only; pass a writable array as out=.")
     return array

@@ -82,7 +82,12 @@ class Collector:
         """Keeps the spans of collectives [coll_id, coll_id + repeat), whose ops have these steps."""
         self.drain()
         with self._lock:
-            self._keeping, self._steps, self._kept, self._kept_drops = (coll_id, coll_id + repeat), (coll_id, coll_id + repeat, steps), [], 0
+            self._keeping, self._steps, self._kept, self._kept_drops = (
+                (coll_id, coll_id + repeat),
+                (coll_id, coll_id + repeat, steps),
+                [],
+                0,
+            )
         self._busy.set()
 
     def end(self) -> tuple[np.ndarray, int]:
@@ -117,7 +122,12 @@ class Collector:
                 spans[name] = records[name]
         spans["rank"], spans["node"], spans["step"] = rank, self._node_of[rank], -1
         first, last, steps = self._steps
-        known = (spans["coll_id"] >= first) & (spans["coll_id"] < last) & (spans["op_id"] >= 0) & (spans["op_id"] < len(steps))
+        known = (
+            (spans["coll_id"] >= first)
+            & (spans["coll_id"] < last)
+            & (spans["op_id"] >= 0)
+            & (spans["op_id"] < len(steps))
+        )
         spans["step"][known] = steps[spans["op_id"][known]]
         return spans
 

@@ -33,7 +33,9 @@ REASON_S = 2.0  # how long a failed rank waits to hear whose error was first
 class Work:
     """A collective in progress on this rank."""
 
-    def __init__(self, native: Any, finish: Callable[[], Any], failed: Callable[[CclError], CclError], what: str) -> None:
+    def __init__(
+        self, native: Any, finish: Callable[[], Any], failed: Callable[[CclError], CclError], what: str
+    ) -> None:
         self._native, self._finish, self._failed, self._what = native, finish, failed, what
         self._result: Any = None
         self._ended = False
@@ -55,7 +57,9 @@ class Work:
                 raise
             raise first from error
         if not ended:
-            raise OpTimeout(f"{self._what} is still going after {seconds:g} s; it goes on until its deadline. Wait again, or cancel().")
+            raise OpTimeout(
+                f"{self._what} is still going after {seconds:g} s; it goes on until its deadline. Wait again, or cancel()."
+            )
         self._result, self._ended = self._finish(), True
         return self._result
 
@@ -94,12 +98,16 @@ class Communicator:
     def all_gather(self, x: Any, *, out: Any = None, **options: Any) -> Any:
         """Every rank gets all x, stacked by rank: shape [size, *x.shape]."""
         array = as_array(x, "x")
-        return self._call("all_gather", array, self._out(out, (self.size, *array.shape), array.dtype), **options)
+        return self._call(
+            "all_gather", array, self._out(out, (self.size, *array.shape), array.dtype), **options
+        )
 
     def reduce_scatter(self, x: Any, op: str = "sum", *, out: Any = None, **options: Any) -> Any:
         """Rank r gets the reduction of x[r]; x has shape [size, ...]."""
         array = self._blocked(as_array(x, "x"))
-        return self._call("reduce_scatter", array, self._out(out, array.shape[1:], array.dtype), redop=op, **options)
+        return self._call(
+            "reduce_scatter", array, self._out(out, array.shape[1:], array.dtype), redop=op, **options
+        )
 
     def broadcast(self, x: Any, root: int = 0, *, out: Any = None, **options: Any) -> Any:
         """Every rank gets the root's x; on other ranks x gives shape and dtype and is overwritten unless `out` is given."""
@@ -135,8 +143,11 @@ class Communicator:
         array = as_array(x, "x").reshape(-1)
         mine = np.ascontiguousarray(counts, np.int64)
         if mine.shape != (self.size,) or (mine < 0).any() or mine.sum() != array.size:
-            raise ShapeError(f"counts of all_to_allv on rank {self.rank}: expected {self.size} non-negative numbers that add up to "
-                             f"{array.size}, found {mine.tolist() if mine.size < 64 else mine.shape}.", rank=self.rank)  # fmt: skip
+            raise ShapeError(
+                f"counts of all_to_allv on rank {self.rank}: expected {self.size} non-negative numbers that add up to "
+                f"{array.size}, found {mine.tolist() if mine.size < 64 else mine.shape}.",
+                rank=self.rank,
+            )
         matrix = self.all_gather(mine)
         target = self._out(out, (int(matrix[:, self.rank].sum()),), array.dtype)
         return self._call("all_to_allv", array, target, counts=matrix, **options)
@@ -147,14 +158,30 @@ class Communicator:
 
     def recv(self, out: Any, peer: int, **options: Any) -> Any:
         """Receives into `out` what `peer` sends."""
-        return self._call("send_recv", None, as_array(out, "out", writable=True), root=self._other(peer), peer=self.rank, **options)
+        return self._call(
+            "send_recv",
+            None,
+            as_array(out, "out", writable=True),
+            root=self._other(peer),
+            peer=self.rank,
+            **options,
+        )
 
     def barrier(self, **options: Any) -> Any:
         """No rank returns before all have entered."""
         return self._call("barrier", None, None, **options)
 
-    def run(self, schedule: Schedule, x: Any = None, *, out: Any = None, redop: str | None = None, timeout: Any = None,
-            async_op: bool = False, counts: np.ndarray | None = None) -> Any:  # fmt: skip
+    def run(
+        self,
+        schedule: Schedule,
+        x: Any = None,
+        *,
+        out: Any = None,
+        redop: str | None = None,
+        timeout: Any = None,
+        async_op: bool = False,
+        counts: np.ndarray | None = None,
+    ) -> Any:
         """Runs a schedule of your own, proved first: `x` is this rank's INPUT, `out` its OUTPUT, flat arrays (None: none)."""
         source = None if x is None else as_array(x, "x").reshape(-1)
         target = None if out is None else as_array(out, "out", writable=True)
@@ -163,22 +190,55 @@ class Communicator:
 
     # -- how
 
-    def _call(self, collective: str, source: np.ndarray | None, target: np.ndarray | None, *, redop: str = "sum", root: int = 0,
-              peer: int = -1, counts: np.ndarray | None = None, algorithm: str = "auto", timeout: Any = None,
-              async_op: bool = False) -> Any:  # fmt: skip
+    def _call(
+        self,
+        collective: str,
+        source: np.ndarray | None,
+        target: np.ndarray | None,
+        *,
+        redop: str = "sum",
+        root: int = 0,
+        peer: int = -1,
+        counts: np.ndarray | None = None,
+        algorithm: str = "auto",
+        timeout: Any = None,
+        async_op: bool = False,
+    ) -> Any:
         if not 0 <= root < self.size:
-            raise UsageError(f"root {root} of {collective}: expected a rank from 0 to {self.size - 1}.", rank=self.rank)
+            raise UsageError(
+                f"root {root} of {collective}: expected a rank from 0 to {self.size - 1}.", rank=self.rank
+            )
         some = source if source is not None else target
         dtype = collectives.dtype_name(some.dtype) if some is not None else "uint8"
         in_place = source is not None and target is not None and _same_memory(source, target)
         nbytes = max((x.nbytes for x in (source, target) if x is not None), default=0)
-        key = (collective, algorithm, nbytes, dtype, redop, in_place, root, peer, None if counts is None else counts.tobytes())
+        key = (
+            collective,
+            algorithm,
+            nbytes,
+            dtype,
+            redop,
+            in_place,
+            root,
+            peer,
+            None if counts is None else counts.tobytes(),
+        )
         schedule = self._plans.get(key)
         if schedule is None:
             if collective in ("broadcast", "reduce", "gather", "scatter"):
                 in_place = False  # in place at the root only would be another schedule there than elsewhere
-            schedule = plan(collective, self.topology, nbytes, algorithm=algorithm, dtype=dtype, redop=redop, in_place=in_place,
-                            root=root, peer=peer, counts=counts)  # fmt: skip
+            schedule = plan(
+                collective,
+                self.topology,
+                nbytes,
+                algorithm=algorithm,
+                dtype=dtype,
+                redop=redop,
+                in_place=in_place,
+                root=root,
+                peer=peer,
+                counts=counts,
+            )
             verify(schedule)
             self._plans[key] = schedule
             if len(self._plans) > MAX_PLANS:
@@ -186,22 +246,42 @@ class Communicator:
         layout = self._layout(schedule, source, target, counts)
         return self._start(schedule, layout, redop, source, target, timeout, async_op)
 
-    def _layout(self, schedule: Schedule, source: np.ndarray | None, target: np.ndarray | None, counts: Any) -> Layout:
+    def _layout(
+        self, schedule: Schedule, source: np.ndarray | None, target: np.ndarray | None, counts: Any
+    ) -> Layout:
         shape = collectives.blocks(schedule.collective, self.size, schedule.root, schedule.peer)[self.rank]
         some = source if source is not None else target
         pairs = ((source, shape[0]), (target, shape[1]))
-        count = 0 if counts is not None else next((x.size // int(b) for x, b in pairs if x is not None and b), 0)
-        layout = Layout(schedule, count, collectives.dtype_name(some.dtype) if some is not None else "uint8", counts)
+        count = (
+            0 if counts is not None else next((x.size // int(b) for x, b in pairs if x is not None and b), 0)
+        )
+        layout = Layout(
+            schedule, count, collectives.dtype_name(some.dtype) if some is not None else "uint8", counts
+        )
         for name, buf, array in (("x", 0, source), ("out", 1, target)):
             want, found = layout.elements(buf, self.rank), 0 if array is None else array.size
             if want != found:
-                raise ShapeError(f"{name} of {schedule.collective} on rank {self.rank}: expected {want} elements, found {found}.", rank=self.rank)
+                raise ShapeError(
+                    f"{name} of {schedule.collective} on rank {self.rank}: expected {want} elements, found {found}.",
+                    rank=self.rank,
+                )
         if source is not None and target is not None and source.dtype != target.dtype:
-            raise ShapeError(f"out of {schedule.collective} on rank {self.rank}: expected {source.dtype} as x, found {target.dtype}.", rank=self.rank)
+            raise ShapeError(
+                f"out of {schedule.collective} on rank {self.rank}: expected {source.dtype} as x, found {target.dtype}.",
+                rank=self.rank,
+            )
         return layout
 
-    def _start(self, schedule: Schedule, layout: Layout, redop: str, source: np.ndarray | None, target: np.ndarray | None,
-               timeout: Any, async_op: bool) -> Any:  # fmt: skip
+    def _start(
+        self,
+        schedule: Schedule,
+        layout: Layout,
+        redop: str,
+        source: np.ndarray | None,
+        target: np.ndarray | None,
+        timeout: Any,
+        async_op: bool,
+    ) -> Any:
         if self._closed:
             raise UsageError(f"this communicator (rank {self.rank}) is closed; call ccl_lab.init() again.")
         what = f"{schedule.collective} #{self._coll_id + 1} on rank {self.rank}"
@@ -249,17 +329,26 @@ class Communicator:
             return np.empty(shape, dtype)
         array = as_array(out, "out", writable=True)
         if array.size != int(np.prod(shape)) or array.dtype != dtype:
-            raise ShapeError(f"out on rank {self.rank}: expected {dtype} of shape {shape}, found {array.dtype} of shape {array.shape}.", rank=self.rank)
+            raise ShapeError(
+                f"out on rank {self.rank}: expected {dtype} of shape {shape}, found {array.dtype} of shape {array.shape}.",
+                rank=self.rank,
+            )
         return array
 
     def _blocked(self, array: np.ndarray) -> np.ndarray:
         if array.ndim == 0 or array.shape[0] != self.size:
-            raise ShapeError(f"x on rank {self.rank}: expected shape [{self.size}, ...], one block per rank, found {array.shape}.", rank=self.rank)
+            raise ShapeError(
+                f"x on rank {self.rank}: expected shape [{self.size}, ...], one block per rank, found {array.shape}.",
+                rank=self.rank,
+            )
         return array
 
     def _other(self, peer: int) -> int:
         if not 0 <= peer < self.size or peer == self.rank:
-            raise UsageError(f"peer {peer} of rank {self.rank}: expected another rank from 0 to {self.size - 1}.", rank=self.rank)
+            raise UsageError(
+                f"peer {peer} of rank {self.rank}: expected another rank from 0 to {self.size - 1}.",
+                rank=self.rank,
+            )
         return peer
 
     # -- memory, traces, end
@@ -277,7 +366,12 @@ class Communicator:
         for name in set(FEED_DTYPE.names or ()) & set(records.dtype.names):
             spans[name] = records[name]
         spans["rank"], spans["node"], spans["step"] = self.rank, self.topology.node_of[self.rank], -1
-        meta = {"source": "measured", "n_ranks": self.size, "topology": self.topology.to_dict(), "labels": {"rank": self.rank}}
+        meta = {
+            "source": "measured",
+            "n_ranks": self.size,
+            "topology": self.topology.to_dict(),
+            "labels": {"rank": self.rank},
+        }
         return Trace({name: spans[name] for name in FEED_DTYPE.names or ()}, meta)
 
     def memory(self) -> dict[str, int]:

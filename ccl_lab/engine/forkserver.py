@@ -32,8 +32,12 @@ class ForkServer:
         self._on_exit = on_exit
         self._sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         # An own session: Ctrl-C in a terminal reaches the notebook process, not the ranks.
-        self._process = subprocess.Popen([sys.executable, "-m", "ccl_lab.engine.forkserver", str(theirs.fileno())],
-                                         pass_fds=[theirs.fileno()], start_new_session=True, env=config.environment())  # fmt: skip
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "ccl_lab.engine.forkserver", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+            env=config.environment(),
+        )
         theirs.close()
         self._changed = threading.Condition()
         self.pids: dict[int, int] = {}
@@ -46,9 +50,13 @@ class ForkServer:
         """Forks rank `rank`, which serves `sock` (closed here)."""
         try:
             fds = array.array("i", [sock.fileno()])
-            self._sock.sendmsg([json.dumps({"rank": rank}).encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
+            self._sock.sendmsg(
+                [json.dumps({"rank": rank}).encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)]
+            )
         except OSError as error:
-            raise PeerLostError(f"the fork server is gone ({error}): its exit status is {self._process.poll()}.") from None
+            raise PeerLostError(
+                f"the fork server is gone ({error}): its exit status is {self._process.poll()}."
+            ) from None
         finally:
             sock.close()
 

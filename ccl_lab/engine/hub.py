@@ -31,8 +31,12 @@ class Hub:
     `on_lost(rank)` returns the error the others are to raise. All callbacks run on the hub's thread.
     """
 
-    def __init__(self, n_ranks: int, handle: Callable[[int, Message, bytes], None] | None = None,
-                 on_lost: Callable[[int], CclError] | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        n_ranks: int,
+        handle: Callable[[int, Message, bytes], None] | None = None,
+        on_lost: Callable[[int], CclError] | None = None,
+    ) -> None:
         self.n_ranks, self._handle, self._on_lost = n_ranks, handle, on_lost
         self._sockets: dict[int, socket.socket] = {}
         self._locks: dict[int, threading.Lock] = {}
@@ -128,7 +132,9 @@ class Hub:
         self._sockets[rank].close()
         if self._closed or rank in self._left:
             return
-        error = self._on_lost(rank) if self._on_lost else PeerLostError(f"rank {rank} left or died.", rank=rank)
+        error = (
+            self._on_lost(rank) if self._on_lost else PeerLostError(f"rank {rank} left or died.", rank=rank)
+        )
         self.abort(error)
 
     def _dispatch(self, rank: int, message: Message, blob: bytes) -> None:
@@ -138,7 +144,9 @@ class Hub:
             self._gathers[name][rank] = message["value"]
             if len(self._gathers[name]) == self.n_ranks:
                 values = self._gathers.pop(name)
-                self.broadcast({"t": "gathered", "name": name, "values": [values[r] for r in range(self.n_ranks)]})
+                self.broadcast(
+                    {"t": "gathered", "name": name, "values": [values[r] for r in range(self.n_ranks)]}
+                )
         elif kind == "abort":
             self.abort(from_wire(message["error"]))
         elif kind == "leave":
@@ -165,8 +173,14 @@ class Spoke:
     """A rank's end of the star. `on_abort(error)` and `handle(message, blob)` run on the spoke's thread; `on_lost()` too,
     when the hub is gone."""
 
-    def __init__(self, sock: socket.socket, *, on_abort: Callable[[CclError], None], on_lost: Callable[[], None],
-                 handle: Callable[[Message, bytes], None] | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        sock: socket.socket,
+        *,
+        on_abort: Callable[[CclError], None],
+        on_lost: Callable[[], None],
+        handle: Callable[[Message, bytes], None] | None = None,
+    ) -> None:
         self._sock, self._on_abort, self._on_lost, self._handle = sock, on_abort, on_lost, handle
         self._lock = threading.Lock()
         self._changed = threading.Condition()
@@ -201,14 +215,18 @@ class Spoke:
         self.send({"t": "gather", "name": name, "value": value})
         with self._changed:
             done = self._changed.wait_for(
-                lambda: name in self._gathered or (self._aborted and not despite_abort) or self.lost, timeout_s)  # fmt: skip
+                lambda: name in self._gathered or (self._aborted and not despite_abort) or self.lost,
+                timeout_s,
+            )
             if name in self._gathered:
                 return self._gathered.pop(name)
             if self._aborted and not despite_abort:
                 raise self._aborted
         if done:
             raise PeerLostError(f"the hub of this job is gone while ranks exchanged {name!r}.")
-        raise OpTimeout(f"not all ranks took part in {name!r} within {timeout_s:g} s. Did every rank start, with the same world size?")
+        raise OpTimeout(
+            f"not all ranks took part in {name!r} within {timeout_s:g} s. Did every rank start, with the same world size?"
+        )
 
     def first_reason(self, timeout_s: float) -> CclError | None:
         """The error the hub told everybody, waited for; None if none came in time."""

@@ -42,8 +42,10 @@ class Job:
         config.check_environment()
         launch = config.launch()
         if launch is None:
-            raise UsageError("ccl_lab.init() found no launcher: start the ranks with torchrun, mpirun or srun, or set CCL_LAB_RANK, "
-                             "CCL_LAB_WORLD_SIZE and CCL_LAB_RENDEZVOUS. In a notebook use ccl_lab.World(topology).")  # fmt: skip
+            raise UsageError(
+                "ccl_lab.init() found no launcher: start the ranks with torchrun, mpirun or srun, or set CCL_LAB_RANK, "
+                "CCL_LAB_WORLD_SIZE and CCL_LAB_RENDEZVOUS. In a notebook use ccl_lab.World(topology)."
+            )
         self.rank, self.size = launch.rank, launch.world_size
         self._deadline = time.monotonic() + options.start_timeout_s
         self._hub: Hub | None = None
@@ -85,19 +87,26 @@ class Job:
         while time.monotonic() < self._deadline:
             try:
                 address, self._secret = self._meeting.find(launch)
-                return wire.dial(address, "", wire.Hello(launch.rank, 0, 0, 0, wire.CONTROL), self._secret, 5.0)
+                return wire.dial(
+                    address, "", wire.Hello(launch.rank, 0, 0, 0, wire.CONTROL), self._secret, 5.0
+                )
             except (ConnectError, OSError, ValueError) as caught:
                 error = caught if isinstance(caught, CclError) else ConnectError(str(caught))
                 time.sleep(0.02)
-        raise OpTimeout(f"rank {launch.rank} of {launch.world_size} did not reach rank 0 ({launch.launcher}) in time: {error} Is rank 0 "
-                        "running? Across hosts set CCL_LAB_SECRET and CCL_LAB_RENDEZVOUS=host:port.", rank=0)  # fmt: skip
+        raise OpTimeout(
+            f"rank {launch.rank} of {launch.world_size} did not reach rank 0 ({launch.launcher}) in time: {error} Is rank 0 "
+            "running? Across hosts set CCL_LAB_SECRET and CCL_LAB_RENDEZVOUS=host:port.",
+            rank=0,
+        )
 
     def _exchange_hosts(self, options: Options) -> tuple[Topology, list[str]]:
         """Which ranks share a host, and the NICs of each."""
         machine = discover()
         nics = _nics_with_addresses(machine)
         mine = {"host": _host_id(), "name": machine.host, "nics": [(name, rate) for name, rate, _ in nics]}
-        cards: list[dict[str, Any]] = self._spoke.gather("hosts", mine, max(self._deadline - time.monotonic(), 0.1))
+        cards: list[dict[str, Any]] = self._spoke.gather(
+            "hosts", mine, max(self._deadline - time.monotonic(), 0.1)
+        )
         hosts = list(dict.fromkeys(card["host"] for card in cards))
         node_of = np.array([hosts.index(card["host"]) for card in cards], np.int32)
         per_node = [next(card for card in cards if card["host"] == host)["nics"] for host in hosts]
@@ -105,12 +114,23 @@ class Job:
         if len(hosts) == 1:  # rails inside one host are only for transport="tcp", over loopback
             nics, per_node, n_nics = [("lo", 40.0, "127.0.0.1")], [[("lo", 40.0)]], 1
         if n_nics == 0:
-            raise ConnectError("a host of this job has no NIC with an address that is up; see ccl-lab doctor, or set CCL_LAB_NICS.")
+            raise ConnectError(
+                "a host of this job has no NIC with an address that is up; see ccl-lab doctor, or set CCL_LAB_NICS."
+            )
         rates = [round(rate * 1.25e8) for nics_ in per_node for _, rate in nics_[:n_nics]]
-        topology = Topology(name="job", node_of=node_of, nics_per_node=n_nics, nic_bytes_per_s=rates, nic_latency_ps=50_000_000,  # type: ignore[arg-type]
-                            fabric_bytes_per_s=8_000_000_000, fabric_latency_ps=2_000_000, local_bytes_per_s=8_000_000_000,  # type: ignore[arg-type]
-                            emulated=False, nic_names=tuple(name for nics_ in per_node for name, _ in nics_[:n_nics]),
-                            sources={"nic_gbits_per_s": "speed in /sys/class/net", "others": "assumption"})  # fmt: skip
+        topology = Topology(
+            name="job",
+            node_of=node_of,
+            nics_per_node=n_nics,
+            nic_bytes_per_s=rates,
+            nic_latency_ps=50_000_000,  # type: ignore[arg-type]
+            fabric_bytes_per_s=8_000_000_000,
+            fabric_latency_ps=2_000_000,
+            local_bytes_per_s=8_000_000_000,  # type: ignore[arg-type]
+            emulated=False,
+            nic_names=tuple(name for nics_ in per_node for name, _ in nics_[:n_nics]),
+            sources={"nic_gbits_per_s": "speed in /sys/class/net", "others": "assumption"},
+        )
         return topology, [address for _, _, address in nics[:n_nics]]
 
     def _abort(self, error: CclError) -> None:
@@ -119,7 +139,9 @@ class Job:
 
     def _hub_lost(self) -> None:
         if self.member:
-            self.member.engine.abort(code_of(ConnectError("")), "rank 0, which holds the job together, is gone.", 0)
+            self.member.engine.abort(
+                code_of(ConnectError("")), "rank 0, which holds the job together, is gone.", 0
+            )
 
     def new_epoch(self) -> None:
         """On rank 0: after a reset of all ranks, aborts count again."""
@@ -175,7 +197,9 @@ def _private_directory() -> Path:
     path.mkdir(mode=0o700, exist_ok=True)
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise ConnectError(f"{path} must be a directory of this user with mode 700: it holds secrets. Remove it, or set CCL_LAB_SECRET.")
+        raise ConnectError(
+            f"{path} must be a directory of this user with mode 700: it holds secrets. Remove it, or set CCL_LAB_SECRET."
+        )
     return path
 
 
@@ -206,7 +230,9 @@ def _ipv4_of(name: str) -> str:
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         try:
-            answer = fcntl.ioctl(sock.fileno(), 0x8915, struct.pack("256s", name.encode()[:15]))  # SIOCGIFADDR
+            answer = fcntl.ioctl(
+                sock.fileno(), 0x8915, struct.pack("256s", name.encode()[:15])
+            )  # SIOCGIFADDR
         except OSError:
             return ""
     return socket.inet_ntoa(answer[20:24])
@@ -217,5 +243,12 @@ def join(transport: str | None = None, timeout: Any = None) -> Job:
     chosen = config.get("transport", transport)
     if chosen not in ("auto", "shm", "tcp"):
         raise UsageError(f"transport {chosen!r} is unknown: expected 'auto', 'shm' or 'tcp'.")
-    return Job(Options(transport=chosen, trace_spans=config.get("trace_spans"), spin_us=config.get("spin_us"),
-                       timeout_s=config.get("timeout", timeout), start_timeout_s=config.get("start_timeout")))  # fmt: skip
+    return Job(
+        Options(
+            transport=chosen,
+            trace_spans=config.get("trace_spans"),
+            spin_us=config.get("spin_us"),
+            timeout_s=config.get("timeout", timeout),
+            start_timeout_s=config.get("start_timeout"),
+        )
+    )

@@ -38,20 +38,40 @@ def lower(schedule: Schedule, layout: Layout, rank: int, topology: Topology, red
     sources = np.repeat(ops.src_begin[mine] - begins[:-1], counts) + np.arange(begins[-1])
     src_rank, src_buf, src_chunk = ops.src_rank[sources], ops.src_buf[sources], ops.src_chunk[sources]
     return {
-        "collective": int(Collective[schedule.collective]), "dtype": int(DType[layout.dtype]), "redop": int(RedOp[redop]),
-        "plan_hash": plan_hash(schedule, layout, redop), "count": layout.count, "n_channels": schedule.n_channels,
-        "input_bytes": layout.nbytes(Buffer.input, rank), "output_bytes": layout.nbytes(Buffer.output, rank),
-        "scratch_bytes": layout.nbytes(Buffer.scratch, rank), "output_elements": layout.elements(Buffer.output, rank),
+        "collective": int(Collective[schedule.collective]),
+        "dtype": int(DType[layout.dtype]),
+        "redop": int(RedOp[redop]),
+        "plan_hash": plan_hash(schedule, layout, redop),
+        "count": layout.count,
+        "n_channels": schedule.n_channels,
+        "input_bytes": layout.nbytes(Buffer.input, rank),
+        "output_bytes": layout.nbytes(Buffer.output, rank),
+        "scratch_bytes": layout.nbytes(Buffer.scratch, rank),
+        "output_elements": layout.elements(Buffer.output, rank),
         "n_ranks_avg": schedule.n_ranks if schedule.collective in collectives.REDUCING else 1,
         **_alias(schedule, layout, rank),
-        "op_id": mine.astype(np.int32), "kind": ops.kind[mine], "channel": channel, "peer": peer,
-        "sig_channel": ops.sig_channel[mine], "value": ops.value[mine].astype(np.int64), "step": ops.step[mine],
-        "dst_buf": ops.dst_buf[mine], "dst_offset": (layout.offset(ops.dst_buf[mine], target, ops.dst_chunk[mine]) * item).astype(np.uint64),
-        "nbytes": layout.op_bytes()[mine].astype(np.uint64), "src_begin": begins[:-1].astype(np.int32),
-        "src_count": counts.astype(np.int32), "nic": nic, "peer_nic": peer_nic, "arg": ops.arg[mine],
-        "src_rank": src_rank, "src_buf": src_buf, "src_offset": (layout.offset(src_buf, src_rank, src_chunk) * item).astype(np.uint64),
+        "op_id": mine.astype(np.int32),
+        "kind": ops.kind[mine],
+        "channel": channel,
+        "peer": peer,
+        "sig_channel": ops.sig_channel[mine],
+        "value": ops.value[mine].astype(np.int64),
+        "step": ops.step[mine],
+        "dst_buf": ops.dst_buf[mine],
+        "dst_offset": (layout.offset(ops.dst_buf[mine], target, ops.dst_chunk[mine]) * item).astype(
+            np.uint64
+        ),
+        "nbytes": layout.op_bytes()[mine].astype(np.uint64),
+        "src_begin": begins[:-1].astype(np.int32),
+        "src_count": counts.astype(np.int32),
+        "nic": nic,
+        "peer_nic": peer_nic,
+        "arg": ops.arg[mine],
+        "src_rank": src_rank,
+        "src_buf": src_buf,
+        "src_offset": (layout.offset(src_buf, src_rank, src_chunk) * item).astype(np.uint64),
         **_ready(schedule, rank, topology),
-    }  # fmt: skip
+    }
 
 
 def _alias(schedule: Schedule, layout: Layout, rank: int) -> dict[str, int]:
@@ -60,10 +80,15 @@ def _alias(schedule: Schedule, layout: Layout, rank: int) -> dict[str, int]:
         return {"alias": ALIAS_NONE, "alias_offset": 0}
     alias, base, block = shared
     offset = int(layout.offset(base, rank, block * layout.parts)) * layout.itemsize
-    return {"alias": ALIAS_INPUT_IN_OUTPUT if alias == Buffer.input else ALIAS_OUTPUT_IN_INPUT, "alias_offset": offset}
+    return {
+        "alias": ALIAS_INPUT_IN_OUTPUT if alias == Buffer.input else ALIAS_OUTPUT_IN_INPUT,
+        "alias_offset": offset,
+    }
 
 
-def nics_of(topology: Topology, rank: int, peer: np.ndarray, channel: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def nics_of(
+    topology: Topology, rank: int, peer: np.ndarray, channel: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """(NIC of `rank`, NIC of `peer`) that carry each op of `channel`: u16; zeros where a node has no NICs."""
     if topology.nics_per_node == 0:
         return np.zeros(len(channel), np.uint16), np.zeros(len(channel), np.uint16)
@@ -84,7 +109,9 @@ def _ready(schedule: Schedule, rank: int, topology: Topology) -> dict[str, np.nd
     return {"ready_to": peers.astype(np.int32), "ready_nic": nic, "ready_peer_nic": peer_nic}
 
 
-def links_needed(schedule: Schedule, rank: int, topology: Topology, transport: str) -> list[tuple[int, int, int]]:
+def links_needed(
+    schedule: Schedule, rank: int, topology: Topology, transport: str
+) -> list[tuple[int, int, int]]:
     """(peer, NIC of `rank`, NIC of `peer`) of every connection `rank` uses in this schedule, in either direction."""
     ops = schedule.ops
     moves = np.isin(ops.kind, (Kind.put, Kind.get, Kind.signal)) & (ops.peer >= 0) & (ops.peer != ops.rank)
@@ -95,4 +122,4 @@ def links_needed(schedule: Schedule, rank: int, topology: Topology, transport: s
     peers = np.concatenate([ops.peer[out], ops.rank[back]])
     channels = np.concatenate([ops.channel[out], ops.channel[back]])
     nic, peer_nic = nics_of(topology, rank, peers, channels)
-    return sorted(set(zip(peers.tolist(), nic.tolist(), peer_nic.tolist())))
+    return sorted(set(zip(peers.tolist(), nic.tolist(), peer_nic.tolist(), strict=True)))

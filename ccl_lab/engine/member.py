@@ -46,24 +46,44 @@ class Member:
     `addresses`: where its NICs listen, one per NIC of the node. Raises ConnectError or OpTimeout if joining fails.
     """
 
-    def __init__(self, rank: int, topology: Topology, spoke: Spoke, secret: bytes, options: Options, addresses: list[str]) -> None:
+    def __init__(
+        self,
+        rank: int,
+        topology: Topology,
+        spoke: Spoke,
+        secret: bytes,
+        options: Options,
+        addresses: list[str],
+    ) -> None:
         self.rank, self.topology, self.spoke, self.options = rank, topology, spoke, options
         self._secret, self._addresses, self.epoch = secret, addresses, 0
         self._accepted = threading.Condition()
         self._early: list[tuple[int, wire.Hello, socket.socket]] = []
         self._programs: OrderedDict[tuple[Any, ...], tuple[Any, list[tuple[int, int, int]]]] = OrderedDict()
-        same_host = topology.n_ranks if topology.emulated else int((topology.node_of == topology.node_of[rank]).sum())
+        same_host = (
+            topology.n_ranks if topology.emulated else int((topology.node_of == topology.node_of[rank]).sum())
+        )
         self.engine = _core.Engine(
-            rank, np.ascontiguousarray(topology.node_of, np.int32), n_nics=max(topology.nics_per_node, 1),
-            arena_bytes=options.arena_bytes, trace_spans=options.trace_spans, spin_us=options.spin_us,
-            transport=options.transport, ranks_on_host=same_host,
-        )  # fmt: skip
-        self._acceptor = Acceptor([(address, 0) for address in addresses], secret, self._admit) if addresses else None
+            rank,
+            np.ascontiguousarray(topology.node_of, np.int32),
+            n_nics=max(topology.nics_per_node, 1),
+            arena_bytes=options.arena_bytes,
+            trace_spans=options.trace_spans,
+            spin_us=options.spin_us,
+            transport=options.transport,
+            ranks_on_host=same_host,
+        )
+        self._acceptor = (
+            Acceptor([(address, 0) for address in addresses], secret, self._admit) if addresses else None
+        )
         self.cards = self._join()
 
     def _join(self) -> list[dict[str, Any]]:
-        card = {"pid": os.getpid(), "segment_fd": self.engine.segment_fd,
-                "listen": self._acceptor.addresses if self._acceptor else []}  # fmt: skip
+        card = {
+            "pid": os.getpid(),
+            "segment_fd": self.engine.segment_fd,
+            "listen": self._acceptor.addresses if self._acceptor else [],
+        }
         cards = self.spoke.gather("join", card, self.options.start_timeout_s)
         node_of = self.topology.node_of
         for peer in np.flatnonzero(node_of == node_of[self.rank]):
@@ -87,7 +107,10 @@ class Member:
         with self._accepted:
             if hello.epoch != self.epoch:
                 if hello.epoch != self.epoch + 1:
-                    raise ConnectError(f"rank {hello.rank} dials in epoch {hello.epoch}, this rank is in epoch {self.epoch}.", rank=hello.rank)
+                    raise ConnectError(
+                        f"rank {hello.rank} dials in epoch {hello.epoch}, this rank is in epoch {self.epoch}.",
+                        rank=hello.rank,
+                    )
                 self._early.append((nic, hello, sock))  # the peer has reset already, we are about to
                 return
             self._take(nic, hello, sock)
@@ -102,9 +125,14 @@ class Member:
         found = self._programs.get(key)
         if found is None:
             if schedule.n_ranks != self.topology.n_ranks:
-                raise ShapeError(f"schedule for {schedule.n_ranks} ranks on {self.topology.n_ranks}: plan it for this topology.")
+                raise ShapeError(
+                    f"schedule for {schedule.n_ranks} ranks on {self.topology.n_ranks}: plan it for this topology."
+                )
             arrays = lower(schedule, layout, self.rank, self.topology, redop)
-            found = (self.engine.compile(arrays), links_needed(schedule, self.rank, self.topology, self.options.transport))
+            found = (
+                self.engine.compile(arrays),
+                links_needed(schedule, self.rank, self.topology, self.options.transport),
+            )
             self._programs[key] = found
             if len(self._programs) > MAX_PROGRAMS:
                 self._programs.popitem(last=False)
@@ -121,16 +149,30 @@ class Member:
             if self.rank < peer:
                 hello = wire.Hello(self.rank, nic, peer_nic, self.epoch, wire.DATA)
                 address = tuple(self.cards[peer]["listen"][peer_nic])
-                sock = wire.dial(address, self._addresses[nic], hello, self._secret, max(deadline - time.monotonic(), 0.1))  # type: ignore[arg-type]
+                sock = wire.dial(
+                    address, self._addresses[nic], hello, self._secret, max(deadline - time.monotonic(), 0.1)
+                )  # type: ignore[arg-type]
                 self.engine.add_connection(peer, nic, peer_nic, 0, sock.detach())
         with self._accepted:
             for link in missing:
                 if self.rank > link[0] and not self._accepted.wait_for(
-                        lambda link=link: self.engine.connected(*link), max(deadline - time.monotonic(), 0)):  # fmt: skip
-                    raise OpTimeout(f"rank {self.rank}, NIC {link[1]}: rank {link[0]} did not connect from its NIC {link[2]} within "
-                                    f"{self.options.start_timeout_s:g} s. Did it call the same collective?", rank=link[0], nic=link[2])  # fmt: skip
+                    lambda link=link: self.engine.connected(*link), max(deadline - time.monotonic(), 0)
+                ):
+                    raise OpTimeout(
+                        f"rank {self.rank}, NIC {link[1]}: rank {link[0]} did not connect from its NIC {link[2]} within "
+                        f"{self.options.start_timeout_s:g} s. Did it call the same collective?",
+                        rank=link[0],
+                        nic=link[2],
+                    )
 
-    def start(self, program: Any, source: np.ndarray | None, target: np.ndarray | None, coll_id: int, timeout_s: float) -> Any:
+    def start(
+        self,
+        program: Any,
+        source: np.ndarray | None,
+        target: np.ndarray | None,
+        coll_id: int,
+        timeout_s: float,
+    ) -> Any:
         """Starts a compiled program on registered u8 views; returns the native Work."""
         return self.engine.start(program, source, target, coll_id=coll_id, timeout_s=timeout_s)
 

@@ -15,7 +15,9 @@ PERIOD = 4093  # prime: no power-of-two chunk repeats
 
 def fill(target: np.ndarray, rank: int) -> None:
     """Fills a 1-D array with the pattern of `rank`."""
-    base = ((np.arange(PERIOD) * 7 + rank * 13) % 31 - (0 if target.dtype == np.uint8 else 15)).astype(target.dtype)
+    base = ((np.arange(PERIOD) * 7 + rank * 13) % 31 - (0 if target.dtype == np.uint8 else 15)).astype(
+        target.dtype
+    )
     whole = len(target) // PERIOD * PERIOD
     target[:whole].reshape(-1, PERIOD)[:] = base
     target[whole:] = base[: len(target) - whole]

@@ -53,14 +53,24 @@ class RankProcess:
         self.rank = int(welcome["rank"])
         self._requests: queue.SimpleQueue[tuple[dict[str, Any], bytes]] = queue.SimpleQueue()
         self._member: Member | None = None
-        self._spoke = Spoke(sock, on_abort=self._abort, on_lost=lambda: os._exit(0),
-                            handle=lambda message, blob: self._requests.put((message, blob)))  # fmt: skip
+        self._spoke = Spoke(
+            sock,
+            on_abort=self._abort,
+            on_lost=lambda: os._exit(0),
+            handle=lambda message, blob: self._requests.put((message, blob)),
+        )
         self._spoke.start()
         self._schedules: dict[str, Schedule] = {}
         self._buffers: dict[str, tuple[int, np.ndarray]] = {}
         self._jobs: dict[int, _Job] = {}
-        self._member = Member(self.rank, Topology.from_dict(welcome["topology"]), self._spoke, bytes.fromhex(welcome["secret"]),
-                              Options(**welcome["options"]), welcome["addresses"])  # fmt: skip
+        self._member = Member(
+            self.rank,
+            Topology.from_dict(welcome["topology"]),
+            self._spoke,
+            bytes.fromhex(welcome["secret"]),
+            Options(**welcome["options"]),
+            welcome["addresses"],
+        )
 
         card = {"pid": os.getpid(), "segment_fd": self._member.engine.segment_fd}
         self._spoke.send({"t": "ready", **card})
@@ -82,7 +92,13 @@ class RankProcess:
             handlers[message["t"]](message, blob)
 
     def _prepare(self, message: dict[str, Any], blob: bytes) -> None:
-        answer: dict[str, Any] = {"t": "prepared", "run": message["run"], "input": None, "output": None, "error": None}
+        answer: dict[str, Any] = {
+            "t": "prepared",
+            "run": message["run"],
+            "input": None,
+            "output": None,
+            "error": None,
+        }
         try:
             job = self._make_job(message, blob)
             self._jobs = {job.run: job}  # buffers are shared by runs, so only the newest one can be started
@@ -102,7 +118,9 @@ class RankProcess:
         counts = np.array(message["counts"], np.int64) if message["counts"] is not None else None
         layout = Layout(schedule, int(message["count"]), message["dtype"], counts)
         job = _Job(message, layout, message["redop"])
-        shared = collectives.alias(schedule.collective, self.rank, schedule.root) if schedule.in_place else None
+        shared = (
+            collectives.alias(schedule.collective, self.rank, schedule.root) if schedule.in_place else None
+        )
         for buf, name in ((Buffer.input, "input"), (Buffer.output, "output")):
             if not (shared and shared[0] == buf):
                 setattr(job, name, self._buffer(name, layout.nbytes(buf, self.rank)))
@@ -142,7 +160,9 @@ class RankProcess:
             try:
                 if i and job.refill and job.layout.schedule.in_place:
                     self._fill(job)
-                work = self._member.start(job.program, job.input, job.output, int(message["coll_id"]) + i, job.timeout_s)
+                work = self._member.start(
+                    job.program, job.input, job.output, int(message["coll_id"]) + i, job.timeout_s
+                )
                 work.wait()
                 times.append([work.begin_ns, work.end_ns])
             except CclError as caught:
@@ -150,7 +170,9 @@ class RankProcess:
                 if not isinstance(caught, AbortedError):
                     self._spoke.abort(caught)
                 break
-        self._spoke.send({"t": "ended", "run": job.run, "times": times, "error": error.to_wire() if error else None})
+        self._spoke.send(
+            {"t": "ended", "run": job.run, "times": times, "error": error.to_wire() if error else None}
+        )
 
     def _reset(self, message: dict[str, Any], _: bytes) -> None:
         assert self._member
@@ -167,7 +189,9 @@ def _sleep_until(at_ns: int) -> None:
 
 def main(sock: socket.socket) -> None:
     """Runs a rank on `sock` until the World closes it; never returns by an exception."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C belongs to the notebook process, which then closes us
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C belongs to the notebook process, which then closes us
     try:
         RankProcess(sock).serve()
     except TransportError as error:

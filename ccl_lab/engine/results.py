@@ -26,15 +26,34 @@ def durations_us(times: dict[int, list[list[int]]]) -> list[float]:
     return ((whole[:, :, 1].max(axis=0) - whole[:, :, 0].max(axis=0)) / 1e3).tolist()
 
 
-def trace_of(run: Run, topology: Topology, spans: np.ndarray, drops: int, times: dict[int, list[list[int]]], transport: str) -> Trace:
+def trace_of(
+    run: Run,
+    topology: Topology,
+    spans: np.ndarray,
+    drops: int,
+    times: dict[int, list[list[int]]],
+    transport: str,
+) -> Trace:
     """The trace of `run` so far."""
     columns = {name: spans[name] for name in COLUMNS} if spans.dtype.names else {}
     each = durations_us(times)
     schedule = run.schedule
     meta: dict[str, Any] = {
-        "source": "measured", "collective": schedule.collective, "algorithm": schedule.algorithm, "n_ranks": schedule.n_ranks,
-        "nbytes": run.layout.message_nbytes(), "dtype": run.layout.dtype, "redop": run.redop, "in_place": schedule.in_place,
-        "time_us": float(np.median(each)) if each else None, "times_us": each, "topology": topology.to_dict(),
-        "emulated": topology.emulated, "transport": transport, "schedule_digest": schedule.digest, "drops": int(drops), "run": run.number,
-    }  # fmt: skip
+        "source": "measured",
+        "collective": schedule.collective,
+        "algorithm": schedule.algorithm,
+        "n_ranks": schedule.n_ranks,
+        "nbytes": run.layout.message_nbytes(),
+        "dtype": run.layout.dtype,
+        "redop": run.redop,
+        "in_place": schedule.in_place,
+        "time_us": float(np.median(each)) if each else None,
+        "times_us": each,
+        "topology": topology.to_dict(),
+        "emulated": topology.emulated,
+        "transport": transport,
+        "schedule_digest": schedule.digest,
+        "drops": int(drops),
+        "run": run.number,
+    }
     return Trace(columns, meta)

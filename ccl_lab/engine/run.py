@@ -26,8 +26,15 @@ class Run:
     copy what you keep. `errors`: rank -> error, where a run failed.
     """
 
-    def __init__(self, number: int, schedule: Schedule, layout: Layout, redop: str, cancel: Callable[[Run, str], None],
-                 so_far: Callable[[Run], Trace]) -> None:  # fmt: skip
+    def __init__(
+        self,
+        number: int,
+        schedule: Schedule,
+        layout: Layout,
+        redop: str,
+        cancel: Callable[[Run, str], None],
+        so_far: Callable[[Run], Trace],
+    ) -> None:
         self.number, self.schedule, self.layout, self.redop = number, schedule, layout, redop
         self.inputs: list[np.ndarray] = []
         self.outputs: list[np.ndarray] = []
@@ -48,9 +55,15 @@ class Run:
         """The trace, when all ranks are done. Raises the run's error, or OpTimeout if it is still going after `timeout_s`
         (the run goes on)."""
         if not self._ended.wait(timeout_s):
-            raise OpTimeout(f"run {self.number} ({self.schedule.collective}) is still {self.state} after {timeout_s:g} s; it goes on. "
-                            "Wait again, or run.cancel().")  # fmt: skip
+            raise OpTimeout(
+                f"run {self.number} ({self.schedule.collective}) is still {self.state} after {timeout_s:g} s; it goes on. "
+                "Wait again, or run.cancel()."
+            )
         return self.result()
+
+    def join(self, timeout_s: float) -> bool:
+        """True once it has ended, well or not; waits at most `timeout_s`."""
+        return self._ended.wait(timeout_s)
 
     def result(self) -> Trace:
         """The trace of an ended run; raises its error, or OpTimeout if it has not ended."""

@@ -48,8 +48,10 @@ class Hello(NamedTuple):
         """ConnectError if this is not a hello of this version."""
         magic, version, *rest = HELLO.unpack(data)
         if magic != MAGIC or version != VERSION:
-            raise ConnectError(f"greeting {magic!r} version {version}: expected {MAGIC!r} version {VERSION}; "
-                               "all ranks must run the same ccl_lab.")  # fmt: skip
+            raise ConnectError(
+                f"greeting {magic!r} version {version}: expected {MAGIC!r} version {VERSION}; "
+                "all ranks must run the same ccl_lab."
+            )
         return Hello(*rest)
 
 
@@ -75,7 +77,9 @@ def receive(sock: socket.socket) -> tuple[dict[str, Any], bytes]:
     """One frame, blocking; ConnectError on end of file or a frame out of bounds."""
     header_bytes, blob_bytes = FRAME.unpack(receive_exactly(sock, FRAME.size))
     if header_bytes > MAX_HEADER or blob_bytes > MAX_BLOB:
-        raise ConnectError(f"frame of {header_bytes} + {blob_bytes} bytes: at most {MAX_HEADER} + {MAX_BLOB} expected.")
+        raise ConnectError(
+            f"frame of {header_bytes} + {blob_bytes} bytes: at most {MAX_HEADER} + {MAX_BLOB} expected."
+        )
     try:
         header = json.loads(receive_exactly(sock, header_bytes))
     except ValueError as error:
@@ -108,16 +112,23 @@ def check_reply(secret: bytes, nonce_a: bytes, reply: bytes) -> tuple[Hello, byt
     return Hello.unpack(hello), proof(secret, b"accept", nonce_d, nonce_a, hello)
 
 
-def dial(address: tuple[str, int], source: str, hello: Hello, secret: bytes, timeout_s: float) -> socket.socket:
+def dial(
+    address: tuple[str, int], source: str, hello: Hello, secret: bytes, timeout_s: float
+) -> socket.socket:
     """A connected, mutually authenticated socket; ConnectError naming both ends otherwise.
 
     `source`: local address to bind to (the NIC's), "" for any.
     """
     try:
-        sock = socket.create_connection(address, timeout=timeout_s, source_address=(source, 0) if source else None)
+        sock = socket.create_connection(
+            address, timeout=timeout_s, source_address=(source, 0) if source else None
+        )
     except OSError as error:
-        raise ConnectError(f"rank {hello.rank} cannot reach {address[0]}:{address[1]} from {source or 'any address'}: {error}.",
-                           rank=hello.rank, nic=hello.nic) from None  # fmt: skip
+        raise ConnectError(
+            f"rank {hello.rank} cannot reach {address[0]}:{address[1]} from {source or 'any address'}: {error}.",
+            rank=hello.rank,
+            nic=hello.nic,
+        ) from None
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         nonce_a, nonce_d, packed = receive_exactly(sock, NONCE), nonce(), hello.pack()
@@ -129,5 +140,9 @@ def dial(address: tuple[str, int], source: str, hello: Hello, secret: bytes, tim
         return sock
     except (ConnectError, OSError) as error:
         sock.close()
-        raise ConnectError(f"rank {hello.rank} reached {address[0]}:{address[1]} but was not let in: {error} "
-                           "Is another job on this port, or the secret different?", rank=hello.rank, nic=hello.nic) from None  # fmt: skip
+        raise ConnectError(
+            f"rank {hello.rank} reached {address[0]}:{address[1]} but was not let in: {error} "
+            "Is another job on this port, or the secret different?",
+            rank=hello.rank,
+            nic=hello.nic,
+        ) from None

@@ -63,9 +63,21 @@ class Builder:
     (source, destination) pair sizes each. Raises UsageError for unknown names and impossible numbers.
     """
 
-    def __init__(self, collective: str, n_ranks: int, *, algorithm: str, channels: int = 1, parts: int = 1,
-                 in_place: bool = False, root: int = 0, peer: int = -1, scratch_blocks: int = 0,
-                 counts: np.ndarray | None = None, scratch_pairs: np.ndarray | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        collective: str,
+        n_ranks: int,
+        *,
+        algorithm: str,
+        channels: int = 1,
+        parts: int = 1,
+        in_place: bool = False,
+        root: int = 0,
+        peer: int = -1,
+        scratch_blocks: int = 0,
+        counts: np.ndarray | None = None,
+        scratch_pairs: np.ndarray | None = None,
+    ) -> None:
         collectives.check_names(collective)
         if n_ranks < 1:
             raise UsageError(f"{collective} among {n_ranks} ranks: expected 1 rank or more.")
@@ -80,11 +92,27 @@ class Builder:
         self._rows: list[dict[str, np.ndarray]] = []
         self._sources: list[list[tuple[np.ndarray, np.ndarray, np.ndarray]]] = []
 
-    def put(self, *, rank: Ints, peer: Ints, src: Ref, dst: Ref, channel: Ints = 0, signal: bool = True,
-            sig_channel: Ints | None = None) -> None:  # fmt: skip
+    def put(
+        self,
+        *,
+        rank: Ints,
+        peer: Ints,
+        src: Ref,
+        dst: Ref,
+        channel: Ints = 0,
+        signal: bool = True,
+        sig_channel: Ints | None = None,
+    ) -> None:
         """`rank` writes `src` into `dst` at `peer`; with `signal` the peer can wait for it on `sig_channel`."""
-        self._emit(Kind.put, rank, channel, peer=peer, dst=dst, srcs=[src],
-                   sig_channel=(channel if sig_channel is None else sig_channel) if signal else -1)  # fmt: skip
+        self._emit(
+            Kind.put,
+            rank,
+            channel,
+            peer=peer,
+            dst=dst,
+            srcs=[src],
+            sig_channel=(channel if sig_channel is None else sig_channel) if signal else -1,
+        )
 
     def get(self, *, rank: Ints, peer: Ints, src: Ref, dst: Ref, channel: Ints = 0) -> None:
         """`rank` reads `src` of `peer` into its own `dst`, and goes on when the bytes are here."""
@@ -92,11 +120,22 @@ class Builder:
 
     def signal(self, *, rank: Ints, peer: Ints, channel: Ints = 0, sig_channel: Ints | None = None) -> None:
         """`rank` raises its counter at `peer`; peer == rank orders two channels of one rank."""
-        self._emit(Kind.signal, rank, channel, peer=peer, sig_channel=channel if sig_channel is None else sig_channel)
+        self._emit(
+            Kind.signal, rank, channel, peer=peer, sig_channel=channel if sig_channel is None else sig_channel
+        )
 
-    def wait(self, *, rank: Ints, peer: Ints, channel: Ints = 0, sig_channel: Ints | None = None, count: Ints = 1) -> None:
+    def wait(
+        self, *, rank: Ints, peer: Ints, channel: Ints = 0, sig_channel: Ints | None = None, count: Ints = 1
+    ) -> None:
         """`rank` waits for the next `count` signals of `peer` on `sig_channel` (default: the channel it waits on)."""
-        self._emit(Kind.wait, rank, channel, peer=peer, sig_channel=channel if sig_channel is None else sig_channel, value=count)
+        self._emit(
+            Kind.wait,
+            rank,
+            channel,
+            peer=peer,
+            sig_channel=channel if sig_channel is None else sig_channel,
+            value=count,
+        )
 
     def flush(self, *, rank: Ints, peer: Ints = -1, channel: Ints = 0) -> None:
         """`rank` waits until its earlier puts of this channel to `peer` (-1: to all) have left their source."""
@@ -114,20 +153,50 @@ class Builder:
         """Runs partition `arg` of the user's computation."""
         self._emit(Kind.compute, rank, channel, arg=arg)
 
-    def _emit(self, kind: Kind, rank: Ints, channel: Ints, *, peer: Ints = -1, sig_channel: Ints = -1, value: Ints = 0,
-              dst: Ref | None = None, srcs: Sequence[Ref] = (), arg: Ints = 0) -> None:  # fmt: skip
+    def _emit(
+        self,
+        kind: Kind,
+        rank: Ints,
+        channel: Ints,
+        *,
+        peer: Ints = -1,
+        sig_channel: Ints = -1,
+        value: Ints = 0,
+        dst: Ref | None = None,
+        srcs: Sequence[Ref] = (),
+        arg: Ints = 0,
+    ) -> None:
         rank = np.atleast_1d(np.asarray(rank, np.int32))
         cells: dict[str, Ints] = {
-            "rank": rank, "channel": channel, "step": self.step, "kind": int(kind), "peer": peer, "sig_channel": sig_channel,
-            "value": value, "arg": arg, "dst_buf": dst.buf if dst else 0, "dst_chunk": dst.chunk if dst else 0,
-            "n_chunks": dst.n if dst else 0, "src_count": len(srcs),
-        }  # fmt: skip
+            "rank": rank,
+            "channel": channel,
+            "step": self.step,
+            "kind": int(kind),
+            "peer": peer,
+            "sig_channel": sig_channel,
+            "value": value,
+            "arg": arg,
+            "dst_buf": dst.buf if dst else 0,
+            "dst_chunk": dst.chunk if dst else 0,
+            "n_chunks": dst.n if dst else 0,
+            "src_count": len(srcs),
+        }
         try:
-            row = {name: np.broadcast_to(np.asarray(cell, OP_COLUMNS[name]), rank.shape) for name, cell in cells.items()}
-            sources = [tuple(np.broadcast_to(np.asarray(cell, np.int32), rank.shape)
-                             for cell in (rank if ref.rank is None else ref.rank, ref.buf, ref.chunk)) for ref in srcs]  # fmt: skip
+            row = {
+                name: np.broadcast_to(np.asarray(cell, OP_COLUMNS[name]), rank.shape)
+                for name, cell in cells.items()
+            }
+            sources = [
+                tuple(
+                    np.broadcast_to(np.asarray(cell, np.int32), rank.shape)
+                    for cell in (rank if ref.rank is None else ref.rank, ref.buf, ref.chunk)
+                )
+                for ref in srcs
+            ]
         except ValueError as error:
-            raise UsageError(f"{kind.name} at step {self.step}: arguments do not fit {len(rank)} ranks ({error}).") from None
+            raise UsageError(
+                f"{kind.name} at step {self.step}: arguments do not fit {len(rank)} ranks ({error})."
+            ) from None
         if kind == Kind.copy and self.in_place:
             keep = ~self._same_memory(row, sources[0])
             row = {name: cells[keep] for name, cells in row.items()}
@@ -138,8 +207,10 @@ class Builder:
     def _same_memory(self, row: dict[str, np.ndarray], source: tuple[np.ndarray, ...]) -> np.ndarray:
         same = np.zeros(len(row["rank"]), bool)
         for i, rank in enumerate(row["rank"]):
-            ends = [self._base(int(rank), int(buf), int(chunk))
-                    for buf, chunk in ((row["dst_buf"][i], row["dst_chunk"][i]), (source[1][i], source[2][i]))]  # fmt: skip
+            ends = [
+                self._base(int(rank), int(buf), int(chunk))
+                for buf, chunk in ((row["dst_buf"][i], row["dst_chunk"][i]), (source[1][i], source[2][i]))
+            ]
             same[i] = ends[0] == ends[1] and source[0][i] == rank
         return same
 
@@ -147,32 +218,53 @@ class Builder:
         shared = collectives.alias(self.collective, rank, self.root)
         return (shared[1], shared[2] * self.parts + chunk) if shared and shared[0] == buf else (buf, chunk)
 
-    def build(self, *, nbytes: int = 0, dtype: str = "float32", redop: str = "sum", reasons: Sequence[str] = ()) -> Schedule:
+    def build(
+        self, *, nbytes: int = 0, dtype: str = "float32", redop: str = "sum", reasons: Sequence[str] = ()
+    ) -> Schedule:
         """The schedule; `nbytes`, `dtype`, `redop` are its defaults for a run."""
         collectives.check_names(self.collective, dtype, redop)
-        columns = {name: _concatenate([row[name] for row in self._rows], kind)
-                   for name, kind in OP_COLUMNS.items() if name != "src_begin"}  # fmt: skip
+        columns = {
+            name: _concatenate([row[name] for row in self._rows], kind)
+            for name, kind in OP_COLUMNS.items()
+            if name != "src_begin"
+        }
         columns["value"] = _running_totals(columns)
         columns |= self._source_table(columns["src_count"])
-        if len(columns["channel"]) and (columns["channel"].min() < 0 or columns["channel"].max() >= self.channels):
-            raise ScheduleError(f"channels {columns['channel'].min()}..{columns['channel'].max()} used: expected 0..{self.channels - 1};"
-                                " pass channels= to Builder.")  # fmt: skip
+        if len(columns["channel"]) and (
+            columns["channel"].min() < 0 or columns["channel"].max() >= self.channels
+        ):
+            raise ScheduleError(
+                f"channels {columns['channel'].min()}..{columns['channel'].max()} used: expected 0..{self.channels - 1};"
+                " pass channels= to Builder."
+            )
         return Schedule(
-            collective=self.collective, algorithm=self.algorithm, n_ranks=self.n_ranks, n_channels=self.channels,
-            parts=self.parts, in_place=self.in_place, root=self.root, peer=self.peer, scratch_blocks=self.scratch_blocks,
-            scratch_pairs=self.scratch_pairs, counts=self.counts, ops=OpTable(**columns), nbytes=nbytes, dtype=dtype,
-            redop=redop, reasons=tuple(reasons),
-        )  # fmt: skip
+            collective=self.collective,
+            algorithm=self.algorithm,
+            n_ranks=self.n_ranks,
+            n_channels=self.channels,
+            parts=self.parts,
+            in_place=self.in_place,
+            root=self.root,
+            peer=self.peer,
+            scratch_blocks=self.scratch_blocks,
+            scratch_pairs=self.scratch_pairs,
+            counts=self.counts,
+            ops=OpTable(**columns),
+            nbytes=nbytes,
+            dtype=dtype,
+            redop=redop,
+            reasons=tuple(reasons),
+        )
 
     def _source_table(self, src_count: np.ndarray) -> dict[str, np.ndarray]:
         begin = np.concatenate([[0], np.cumsum(src_count, dtype=np.int64)])
         table = {name: np.zeros(int(begin[-1]), kind) for name, kind in SOURCE_COLUMNS.items()}
         first = 0
-        for row, sources in zip(self._rows, self._sources):
+        for row, sources in zip(self._rows, self._sources, strict=True):
             rows = len(row["rank"])
             for i, source in enumerate(sources):
                 at = begin[first : first + rows] + i
-                for name, cells in zip(SOURCE_COLUMNS, source):
+                for name, cells in zip(SOURCE_COLUMNS, source, strict=True):
                     table[name][at] = cells
             first += rows
         return {"src_begin": begin[:-1], **table}

@@ -53,11 +53,19 @@ class Schedule:
 
     def count_of(self, nbytes: units.Size, dtype: str | None = None) -> int:
         """Elements per block for a message of `nbytes` (rounded down, as nccl-tests do)."""
-        size = collectives.itemsize(dtype or self.dtype) * collectives.message_blocks(self.collective, self.n_ranks)
+        size = collectives.itemsize(dtype or self.dtype) * collectives.message_blocks(
+            self.collective, self.n_ranks
+        )
         return units.parse_size(nbytes) // size
 
-    def layout(self, count: int | None = None, *, nbytes: units.Size | None = None, dtype: str | None = None,
-               counts: np.ndarray | None = None) -> Layout:  # fmt: skip
+    def layout(
+        self,
+        count: int | None = None,
+        *,
+        nbytes: units.Size | None = None,
+        dtype: str | None = None,
+        counts: np.ndarray | None = None,
+    ) -> Layout:
         """Where every chunk lies, for `count` elements per block or a message of `nbytes` (default: `self.nbytes`)."""
         if count is not None and nbytes is not None:
             raise UsageError("count and nbytes both given: expected one of them.")
@@ -69,8 +77,17 @@ class Schedule:
     @cached_property
     def digest(self) -> str:
         """Hex digest of everything that changes what the schedule does."""
-        numbers = (self.n_ranks, self.n_channels, self.parts, self.in_place, self.root, self.peer, self.scratch_blocks,
-                   len(self.ops), len(self.ops.src_rank))  # fmt: skip
+        numbers = (
+            self.n_ranks,
+            self.n_channels,
+            self.parts,
+            self.in_place,
+            self.root,
+            self.peer,
+            self.scratch_blocks,
+            len(self.ops),
+            len(self.ops.src_rank),
+        )
         head = (self.collective, *map(int, numbers))
         sha = hashlib.sha256(repr(head).encode())
         for name, column in self.ops.columns().items():
@@ -143,22 +160,35 @@ class Schedule:
         """The schedule in a few numbers."""
         kinds = np.bincount(self.ops.kind, minlength=len(Kind))
         return {
-            "collective": self.collective, "algorithm": self.algorithm, "ranks": self.n_ranks, "channels": self.n_channels,
-            "steps": self.n_steps, "ops": len(self.ops), "parts": self.parts, "in place": self.in_place,
-            "message": units.format_size(self.nbytes), "dtype": self.dtype, "redop": self.redop,
-            "kinds": {kind.name: int(kinds[kind]) for kind in Kind if kinds[kind]}, "digest": self.digest[:12],
-        }  # fmt: skip
+            "collective": self.collective,
+            "algorithm": self.algorithm,
+            "ranks": self.n_ranks,
+            "channels": self.n_channels,
+            "steps": self.n_steps,
+            "ops": len(self.ops),
+            "parts": self.parts,
+            "in place": self.in_place,
+            "message": units.format_size(self.nbytes),
+            "dtype": self.dtype,
+            "redop": self.redop,
+            "kinds": {kind.name: int(kinds[kind]) for kind in Kind if kinds[kind]},
+            "digest": self.digest[:12],
+        }
 
     def __repr__(self) -> str:
         facts = self.facts()
         kinds = ", ".join(f"{count} {name}" for name, count in facts["kinds"].items())
-        return (f"<Schedule {self.collective} {self.algorithm}: {self.n_ranks} ranks, {self.n_channels} channels, "
-                f"{facts['steps']} steps, {len(self.ops)} ops ({kinds}), {facts['message']} {self.dtype}>")  # fmt: skip
+        return (
+            f"<Schedule {self.collective} {self.algorithm}: {self.n_ranks} ranks, {self.n_channels} channels, "
+            f"{facts['steps']} steps, {len(self.ops)} ops ({kinds}), {facts['message']} {self.dtype}>"
+        )
 
     def _repr_html_(self) -> str:
         import html
 
-        rows = "".join(f"<tr><th style='text-align:left'>{html.escape(str(k))}</th><td style='text-align:left'>{html.escape(str(v))}</td></tr>"
-                       for k, v in self.facts().items())  # fmt: skip
+        rows = "".join(
+            f"<tr><th style='text-align:left'>{html.escape(str(k))}</th><td style='text-align:left'>{html.escape(str(v))}</td></tr>"
+            for k, v in self.facts().items()
+        )
         why = "".join(f"<li>{html.escape(reason)}</li>" for reason in self.reasons)
         return f"<table>{rows}</table>" + (f"<ul>{why}</ul>" if why else "")

@@ -251,7 +251,7 @@ TEST(ranks_that_disagree_are_told_how) {
 TEST(a_peer_with_too_small_a_buffer_is_refused) {
   World world(2, 4);
   CHECK_OK(world.ranks[0]->start(check::ring_all_gather(0, 2, 64)));
-  Columns small = check::ring_all_gather(1, 2, 32);
+  Columns small = check::ring_all_gather(1, 2, 16);
   small.scalars.count = 64;
   CHECK_OK(world.ranks[1]->start(small));
   CHECK(world.run());

@@ -88,11 +88,15 @@ def test_the_model_passes_its_own_tests_in_node() -> None:
     if shutil.which("node") is None:
         pytest.skip("no node: the model's own tests run in it")
     if not (ROOT / "widgets/node_modules/esbuild").is_dir():
-        pytest.skip("widgets/node_modules is not installed: run `npm ci` in widgets/ to test the model in node")
+        pytest.skip(
+            "widgets/node_modules is not installed: run `npm ci` in widgets/ to test the model in node"
+        )
     npm = shutil.which("npm") or "npm"
     done = subprocess.run([npm, "test"], cwd=ROOT / "widgets", capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout[-3000:]
-    types = subprocess.run([npm, "run", "check"], cwd=ROOT / "widgets", capture_output=True, text=True, timeout=120)
+    types = subprocess.run(
+        [npm, "run", "check"], cwd=ROOT / "widgets", capture_output=True, text=True, timeout=120
+    )
     assert types.returncode == 0, types.stdout[-3000:]
 
 

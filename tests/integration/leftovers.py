@@ -20,17 +20,27 @@ def children_of(pid: int) -> set[int]:
 
 def alive(pids: set[int]) -> set[int]:
     """Those of `pids` that run (zombies do not)."""
-    return {pid for pid in pids if Path(f"/proc/{pid}/stat").exists()
-            and Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"}  # fmt: skip
+    return {
+        pid
+        for pid in pids
+        if Path(f"/proc/{pid}/stat").exists()
+        and Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    }
 
 
 def leftovers() -> dict[str, object]:
     """What a closed world must have given back: children, shared memory names, sockets and mappings of this process."""
     gc.collect()
-    fds = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{fd}")]
+    fds = [
+        os.readlink(f"/proc/self/fd/{fd}")
+        for fd in os.listdir("/proc/self/fd")
+        if os.path.lexists(f"/proc/self/fd/{fd}")
+    ]
     return {
         "children": alive(children_of(os.getpid())),
         "shared memory": sorted(name for name in os.listdir("/dev/shm") if "ccl" in name),
         "sockets": sum(name.startswith("socket:") for name in fds),
-        "mappings": sum("ccl_lab" in line for line in Path("/proc/self/maps").read_text().splitlines() if "memfd" in line),
+        "mappings": sum(
+            "ccl_lab" in line for line in Path("/proc/self/maps").read_text().splitlines() if "memfd" in line
+        ),
     }

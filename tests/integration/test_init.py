@@ -26,15 +26,40 @@ def launch(body: str, style: str = "ccl", n: int = N, **extra: str) -> list[tupl
     program = "import numpy as np, ccl_lab as ccl, sys, time, os, signal\n" + textwrap.dedent(body)
     processes = []
     for rank in range(n):
-        env = {k: v for k, v in os.environ.items() if not k.startswith(("CCL_LAB", "OMPI", "PMI", "SLURM", "RANK", "WORLD", "MASTER"))}
+        env = {
+            k: v
+            for k, v in os.environ.items()
+            if not k.startswith(("CCL_LAB", "OMPI", "PMI", "SLURM", "RANK", "WORLD", "MASTER"))
+        }
         env |= {
-            "ccl": {"CCL_LAB_RANK": str(rank), "CCL_LAB_WORLD_SIZE": str(n), "CCL_LAB_RENDEZVOUS": f"127.0.0.1:{port}"},
-            "torchrun": {"RANK": str(rank), "WORLD_SIZE": str(n), "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1",
-                         "MASTER_PORT": str(port - 1)},
-            "mpirun": {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": str(n), "OMPI_COMM_WORLD_LOCAL_RANK": str(rank)},
+            "ccl": {
+                "CCL_LAB_RANK": str(rank),
+                "CCL_LAB_WORLD_SIZE": str(n),
+                "CCL_LAB_RENDEZVOUS": f"127.0.0.1:{port}",
+            },
+            "torchrun": {
+                "RANK": str(rank),
+                "WORLD_SIZE": str(n),
+                "LOCAL_RANK": str(rank),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port - 1),
+            },
+            "mpirun": {
+                "OMPI_COMM_WORLD_RANK": str(rank),
+                "OMPI_COMM_WORLD_SIZE": str(n),
+                "OMPI_COMM_WORLD_LOCAL_RANK": str(rank),
+            },
             "srun": {"SLURM_PROCID": str(rank), "SLURM_NTASKS": str(n), "SLURM_LOCALID": str(rank)},
-        }[style] | extra  # fmt: skip
-        processes.append(subprocess.Popen([sys.executable, "-c", program], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+        }[style] | extra
+        processes.append(
+            subprocess.Popen(
+                [sys.executable, "-c", program],
+                env=env,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        )
     deadline = time.monotonic() + 60
     results = []
     for process in processes:
@@ -55,7 +80,8 @@ GOOD = """
         z = np.full(7, r, np.float64); comm.broadcast(z, root=1); assert (z == 1).all()
         top = comm.reduce(np.ones(3, np.float32), root=2); assert (top is None) == (r != 2) and (r != 2 or (top == n).all())
         got = comm.gather(np.full(2, r, np.uint8), root=0); assert r or (got == np.arange(n)[:, None]).all()
-        part = np.zeros(4, np.int32); comm.scatter(np.repeat(np.arange(n, dtype=np.int32), 4).reshape(n, 4) if r == 1 else None, 1, out=part)
+        part, whole = np.zeros(4, np.int32), np.repeat(np.arange(n, dtype=np.int32), 4).reshape(n, 4)
+        comm.scatter(whole if r == 1 else None, 1, out=part)
         assert (part == r).all()
         a = comm.all_to_all(np.arange(n * 2, dtype=np.int16).reshape(n, 2) + 100 * r)
         assert (a == 100 * np.arange(n)[:, None] + 2 * r + np.arange(2)).all()
@@ -85,14 +111,26 @@ def test_over_tcp():
         assert status == 0 and "fine" in output, output
 
 
-@pytest.mark.parametrize("body, expected", [
-    ("comm.all_reduce(np.ones(100 + comm.rank, np.float32))", "ShapeError"),
-    ("comm.all_reduce(np.ones(100, np.float32 if comm.rank else np.int32))", "Error"),
-    ("comm.all_reduce(np.ones(64, np.float32)) if comm.rank else comm.all_gather(np.ones(64, np.float32))", "Error"),
-    ("comm.barrier() if comm.rank else time.sleep(3)", "OpTimeout"),
-    ("comm.all_reduce(np.ones(100, np.float32)) if comm.rank != 1 else os.kill(os.getpid(), signal.SIGKILL)", "PeerLostError"),
-    ("comm.all_reduce(np.ones(100, np.float32)) if comm.rank != 1 else 1 / 0", "PeerLostError|ZeroDivisionError|AbortedError"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "body, expected",
+    [
+        ("comm.all_reduce(np.ones(100 + comm.rank, np.float32))", "ShapeError"),
+        ("comm.all_reduce(np.ones(100, np.float32 if comm.rank else np.int32))", "Error"),
+        (
+            "comm.all_reduce(np.ones(64, np.float32)) if comm.rank else comm.all_gather(np.ones(64, np.float32))",
+            "Error",
+        ),
+        ("comm.barrier() if comm.rank else time.sleep(3)", "OpTimeout"),
+        (
+            "comm.all_reduce(np.ones(100, np.float32)) if comm.rank != 1 else os.kill(os.getpid(), signal.SIGKILL)",
+            "PeerLostError",
+        ),
+        (
+            "comm.all_reduce(np.ones(100, np.float32)) if comm.rank != 1 else 1 / 0",
+            "PeerLostError|ZeroDivisionError|AbortedError",
+        ),
+    ],
+)
 def test_disagreement_ends_on_every_rank_with_a_named_error(body, expected):
     begin = time.monotonic()
     results = launch(f"""
@@ -129,19 +167,28 @@ def test_reset_makes_it_work_again():
 
 def test_rank_that_never_starts_is_an_error_within_the_deadline():
     begin = time.monotonic()
-    results = launch("""
+    results = launch(
+        """
         if os.environ["CCL_LAB_RANK"] == "1": sys.exit(0)
         try:
             ccl.init()
         except ccl.CclError as error:
             print(type(error).__name__, error)
-    """, CCL_LAB_START_TIMEOUT="1s")  # fmt: skip
+    """,
+        CCL_LAB_START_TIMEOUT="1s",
+    )
     assert time.monotonic() - begin < 30
     assert "OpTimeout" in results[0][1] and "within" in results[0][1]
     assert "OpTimeout" in results[2][1] or "PeerLost" in results[2][1]
 
 
 def test_outside_a_launcher_says_what_to_do():
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("CCL_LAB", "OMPI", "PMI", "SLURM", "RANK", "WORLD"))}
-    done = subprocess.run([sys.executable, "-c", "import ccl_lab; ccl_lab.init()"], env=env, capture_output=True, text=True)
+    env = {
+        k: v
+        for k, v in os.environ.items()
+        if not k.startswith(("CCL_LAB", "OMPI", "PMI", "SLURM", "RANK", "WORLD"))
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", "import ccl_lab; ccl_lab.init()"], env=env, capture_output=True, text=True
+    )
     assert "found no launcher" in done.stderr and "World" in done.stderr

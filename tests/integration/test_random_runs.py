@@ -17,12 +17,16 @@ TCP = [(1, 1), (3,), (2, 2), (1, 1, 1), (3, 2)]
 
 
 def run_cases(sizes, transport, seed, first):
-    topology = ccl.Topology.cluster(nodes=len(sizes), gpus_per_node=list(sizes), nics_per_node=2, nic_gbits_per_s=100)
+    topology = ccl.Topology.cluster(
+        nodes=len(sizes), gpus_per_node=list(sizes), nics_per_node=2, nic_gbits_per_s=100
+    )
     n = sum(sizes)
     with ccl.World(topology, transport=transport) as world:
         for index in range(first, first + CASES_PER_WORLD):
             case = make_case(seed, index)
-            case = dataclasses.replace(case, gpus_per_node=tuple(sizes), nics_per_node=2, root=case.root % n, peer=case.peer % n)
+            case = dataclasses.replace(
+                case, gpus_per_node=tuple(sizes), nics_per_node=2, root=case.root % n, peer=case.peer % n
+            )
             schedule = case.schedule(seed)
             layout = schedule.layout(case.count, dtype=case.dtype, counts=case.counts(seed))
             inputs = case.inputs(seed, layout)
@@ -30,7 +34,7 @@ def run_cases(sizes, transport, seed, first):
             run = world.start(schedule, count=case.count, dtype=case.dtype, redop=case.redop, counts=layout.counts,
                               inputs=inputs)  # fmt: skip
             run.wait(30)
-            for rank, (expected, found) in enumerate(zip(want, run.outputs)):
+            for rank, (expected, found) in enumerate(zip(want, run.outputs, strict=True)):
                 assert expected.tobytes() == np.ascontiguousarray(found).tobytes(), (
                     f"rank {rank} differs in {case}; replay with --seed {seed}")  # fmt: skip
 

@@ -20,7 +20,9 @@ def listening(world) -> list[tuple[str, int]]:
             for row in [line.split() for line in rows][1:]:
                 if row[3] == "0A" and f"socket:[{row[9]}]" in inodes:
                     address, port = row[1].split(":")
-                    found.append((".".join(str(byte) for byte in reversed(bytes.fromhex(address))), int(port, 16)))
+                    found.append(
+                        (".".join(str(byte) for byte in reversed(bytes.fromhex(address))), int(port, 16))
+                    )
     return found
 
 
@@ -29,7 +31,9 @@ def test_strangers_on_every_port_change_nothing(world):
     world.run(schedule)
     ports = listening(world)
     nics = {address for node in range(2) for address in nic_addresses(world.topology, node)}
-    assert len(ports) == 8 and {address for address, _ in ports} == nics, "every rank listens on its node's NICs, nowhere else"
+    assert len(ports) == 8 and {address for address, _ in ports} == nics, (
+        "every rank listens on its node's NICs, nowhere else"
+    )
     held = []
     for address in ports:
         for junk in (b"", b"GET / HTTP/1.0\r\n\r\n", os.urandom(4096)):

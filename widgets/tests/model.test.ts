@@ -33,7 +33,7 @@ test("the pyramid holds all busy time at every zoom", () => {
     const ns = Math.ceil((t * 1.01) / width);
     if (ns < pyramid.bucketNs) continue;
     const [busy, cat, best] = [new Float32Array(width), new Uint8Array(width), new Float32Array(width)];
-    pyramid.scan(0, ns, width, busy, cat, best);
+    pyramid.scan(0, ns, width, busy, cat, best, new Float32Array(16).fill(1));
     const sum = busy.reduce((a, b) => a + b, 0) * ns;
     // A pixel takes whole buckets, so a share of its edge may lie in the neighbour; all together agree closely.
     assert.ok(Math.abs(sum - total) < total * 0.03, `${width}: ${sum} and ${total}`);
@@ -46,7 +46,7 @@ test("a pyramid that is appended to equals one that is built at once", () => {
   const spans = Array.from({ length: 5000 }, (_, i) => [i * 100, i * 100 + 60, i % 3]);
   const scan = (p: Pyramid) => {
     const [busy, cat, best] = [new Float32Array(50), new Uint8Array(50), new Float32Array(50)];
-    p.scan(0, 10_000, 50, busy, cat, best);
+    p.scan(0, 10_000, 50, busy, cat, best, new Float32Array(16).fill(1));
     return [...busy];
   };
   spans.forEach(([begin, end, cat], i) => {

@@ -110,8 +110,8 @@ export class Pyramid {
     }
   }
 
-  /** Fills a line of pixels: pixel x covers [t0 + x * ns, t0 + (x + 1) * ns). Adds to what is there. */
-  scan(t0: number, ns: number, width: number, busy: Float32Array, cat: Uint8Array, best: Float32Array): void {
+  /** Fills a line of pixels: pixel x covers [t0 + x * ns, t0 + (x + 1) * ns). Adds to what is there; `weight` by category decides what is shown. */
+  scan(t0: number, ns: number, width: number, busy: Float32Array, cat: Uint8Array, best: Float32Array, weight: Float32Array): void {
     const l = Math.max(0, Math.floor(Math.log2(ns)) - this.shift);
     this.refresh(l);
     const level = this.levels[l];
@@ -125,8 +125,9 @@ export class Pyramid {
       for (let b = lo; b < hi; b++) {
         const share = level.busy[b] / (bucket * (to - from));
         busy[x] += share;
-        if (share > best[x]) {
-          best[x] = share;
+        const score = share * weight[level.cat[b]];
+        if (score > best[x]) {
+          best[x] = score;
           cat[x] = level.cat[b];
         }
       }

@@ -123,9 +123,9 @@ export class Row {
   }
 
   /** Adds these spans to a line of pixels; the same meaning as Pyramid.scan. */
-  scan(t0: number, ns: number, width: number, busy: Float32Array, cat: Uint8Array, best: Float32Array): void {
+  scan(t0: number, ns: number, width: number, busy: Float32Array, cat: Uint8Array, best: Float32Array, weight: Float32Array): void {
     if (this.pyramid && this.pyramid.bucketNs <= ns) {
-      this.pyramid.scan(t0, ns, width, busy, cat, best);
+      this.pyramid.scan(t0, ns, width, busy, cat, best, weight);
       return;
     }
     const stop = t0 + width * ns;
@@ -135,8 +135,9 @@ export class Row {
       for (let x = Math.floor(x0); x < x1; x++) {
         const share = Math.min(x1, x + 1) - Math.max(x0, x);
         busy[x] += share;
-        if (share > best[x]) {
-          best[x] = share;
+        const score = share * weight[this.cat[i]];
+        if (score > best[x]) {
+          best[x] = score;
           cat[x] = this.cat[i];
         }
       }

@@ -249,8 +249,10 @@ export class ScheduleView {
       ctx.textAlign = "center";
       ctx.font = `600 ${Math.min(11, this.ch - 6)}px system-ui, sans-serif`;
       const last = c.dst_chunk[main] + c.n_chunks[main] - 1;
-      const chunk = c.n_chunks[main] > 1 && w > 34 ? `${c.dst_chunk[main]}–${last}` : String(c.dst_chunk[main]);
-      ctx.fillText(w > 52 ? `${KindNames[c.kind[main]]} ${chunk}` : chunk, x + w / 2, y + hh / 2 - (others.length ? 1.5 : 0));
+      const chunk = c.n_chunks[main] > 1 ? `${c.dst_chunk[main]}–${last}` : String(c.dst_chunk[main]);
+      const texts = [`${KindNames[c.kind[main]]} ${chunk}`, chunk, String(c.dst_chunk[main])];
+      const text = texts.find((each) => ctx.measureText(each).width < w - 4) ?? "";
+      ctx.fillText(text, x + w / 2, y + hh / 2 - (others.length ? 1.5 : 0));
       ctx.textAlign = "left";
     }
     ctx.globalAlpha = 1;

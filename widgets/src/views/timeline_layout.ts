@@ -36,7 +36,7 @@ export class Layout {
   height = 0;
   private shape = -1;
   private collapsed = new Map<string, boolean>();
-  private laneLimit = 96;
+  private laneLimit = 200;
 
   constructor(private store: Store) {}
 
@@ -114,7 +114,9 @@ export class Layout {
   }
 
   private push(kind: Line["kind"], y: number, height: number, label: string, key: string, lanes: Lane[], merged: boolean, collapsed: boolean, band = false): Line {
-    const rows = kind === "lane" || merged ? lanes.flatMap((lane) => lane.rows) : [];
+    // A summary leaves out control lanes: a collective lasts all the time.
+    const told = merged && lanes.some((lane) => lane.track !== Track.control) ? lanes.filter((lane) => lane.track !== Track.control) : lanes;
+    const rows = kind === "lane" || merged ? told.flatMap((lane) => lane.rows) : [];
     const line: Line = { kind, y, h: height, label, key, rows, lanes, merged, collapsed, band };
     this.lines.push(line);
     return line;

@@ -15,6 +15,9 @@ export const MAX_RECTS = 2500;
 const MAX_WORDS = 500;
 const RECTS_PER_ROW = 250;
 const SHADES = 32;
+const PLAIN = new Float32Array(CATEGORIES.length).fill(1);
+// A summary of many lanes shows work; waiting only where there is nothing else.
+const SUMMARY = PLAIN.map((_, cat) => (cat === WAIT ? 0.1 : 1));
 
 export interface PaintStats {
   rects: number;
@@ -70,7 +73,7 @@ export class Painter {
     this.best.fill(0);
     this.cat.fill(0);
     for (const row of rows) {
-      row.scan(t0, ns, width, this.busy, this.cat, this.best);
+      row.scan(t0, ns, width, this.busy, this.cat, this.best, rows.length > 1 ? SUMMARY : PLAIN);
       if (row.pyramid && row.pyramid.bucketNs <= ns) this.stats.pyramidRows += 1;
     }
     this.stats.pixelRows += 1;

@@ -1,0 +1,190 @@
+"""The rank processes of a World: started, connected, asked, watched and ended.
+
+Is: fork server, hub, mapped segments, and the answers of ranks to what they are asked. Is not: runs or schedules (world).
+Invariants: a rank that dies is named, with how it ended, to everybody who waits and to all other ranks; every wait has
+a bound; nothing outlives `close`, nor the process that owns this.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from .. import _core
+from ..errors import CclError, OpTimeout, PeerLostError, UsageError, from_wire
+from ..topo import Topology
+from . import wire
+from .forkserver import ForkServer
+from .hub import Hub
+from .member import Options
+from .status import code_of
+
+Reply = dict[str, Any]
+
+
+def nic_addresses(topology: Topology, node: int) -> list[str]:
+    """Loopback addresses that stand for the NICs of an emulated node: 127.<64 + node>.<nic>.1 and on."""
+    if node >= 128 * 190 or topology.nics_per_node > 250:
+        raise UsageError(
+            f"emulated node {node} with {topology.nics_per_node} NICs: at most 24,320 nodes of 250 NICs."
+        )
+    return [f"127.{64 + node // 190}.{1 + node % 190}.{1 + nic}" for nic in range(topology.nics_per_node)]
+
+
+class Ranks:
+    """One process per rank of `topology`, connected. `doing()` says what goes on, for the error of a death.
+
+    Raises ConnectError, OpTimeout or PeerLostError if they cannot start.
+    """
+
+    def __init__(self, topology: Topology, options: Options, doing: Callable[[], str]) -> None:
+        self.topology, self.n = topology, topology.n_ranks
+        self.segments: list[_core.Segment] = []
+        self.dead: PeerLostError | None = None
+        self._options, self._doing = options, doing
+        self._closing = False
+        self._epoch = 0
+        self._replies: dict[tuple[str, int], dict[int, Reply]] = {}
+        self._changed = threading.Condition()
+        # Weak: ranks that nobody holds any more must end although threads listen to them.
+        self._server = ForkServer(_weakly(self._exited))
+        self._hub = Hub(self.n, handle=_weakly(self._handle), on_lost=_weakly(self._lost))
+        self._finalizer = weakref.finalize(self, _shut, self._hub, self._server)
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pids(self) -> dict[int, int]:
+        """Process of each rank."""
+        return dict(self._server.pids)
+
+    def _start(self) -> None:
+        secret, topology = wire.new_secret().hex(), self.topology.to_dict()
+        for rank in range(self.n):
+            ours, theirs = socket.socketpair()
+            self._server.start(rank, theirs)
+            welcome = {"t": "welcome", "rank": rank, "topology": topology, "options": self._options._asdict()}
+            addresses = nic_addresses(self.topology, int(self.topology.node_of[rank]))
+            wire.send(ours, welcome | {"secret": secret, "addresses": addresses})
+            self._hub.add(rank, ours)
+        ready = self.answers("ready", 0, self._options.start_timeout_s, "started and connected")
+        self.segments += [_core.Segment.open(ready[r]["pid"], ready[r]["segment_fd"]) for r in range(self.n)]
+
+    # -- what ranks say (hub and fork server threads)
+
+    def _handle(self, rank: int, message: Reply, _: bytes) -> None:
+        if message["t"] == "failed":
+            error = from_wire(message["error"])
+            self._die(PeerLostError(f"rank {rank} could not start: {error}", rank=rank))
+        number = int(message.get("run", message.get("epoch", 0)))
+        with self._changed:
+            self._replies.setdefault((message["t"], number), {})[rank] = message
+            self._changed.notify_all()
+
+    def _lost(self, rank: int) -> CclError:
+        """The rank's socket closed. How it ended is known a moment later, from the fork server."""
+        self._server.wait_exited({rank}, 1.0)
+        return self._die(PeerLostError(f"rank {rank} left: its control socket closed.", rank=rank))
+
+    def _exited(self, rank: int, pid: int, status: int) -> None:
+        if self._closing:
+            return
+        how = f"ended with status {os.waitstatus_to_exitcode(status)}"
+        if os.WIFSIGNALED(status):
+            how = f"killed by {signal.Signals(os.WTERMSIG(status)).name}"
+        who = f"rank {rank} (pid {pid}, node {self.topology.node_of[rank]})"
+        what = f"{who} was {how}{self._doing()}. Close this world and start a new one."
+        self._die(PeerLostError(what, rank=rank))
+
+    def _die(self, error: PeerLostError) -> PeerLostError:
+        """The first death counts: it wakes whoever waits and stops the other ranks."""
+        with self._changed:
+            self.dead = self.dead or error
+            self._changed.notify_all()
+        if not self._closing:
+            self.abort(self.dead)
+        return self.dead
+
+    # -- what ranks are asked
+
+    def ask(self, message: Reply, blob: bytes = b"") -> None:
+        """Sends a request to every rank."""
+        self._hub.broadcast(message, blob)
+
+    def abort(self, error: CclError) -> None:
+        """Stops every rank with `error`, through shared memory: at once, whatever its Python does."""
+        for segment in self.segments:
+            segment.abort(code_of(error), str(error), error.rank)
+
+    def answers(
+        self, kind: str, number: int, timeout_s: float, what: str, *, of_living: bool = False
+    ) -> dict[int, Reply]:
+        """Answers of kind `kind` to request `number`, by rank, when all have come (`of_living`: of all that are not lost).
+
+        Raises PeerLostError if a rank died (unless `of_living`), OpTimeout naming who did not answer.
+        """
+        want = set(range(self.n))
+
+        def have() -> set[int]:
+            lost = self._hub.lost if of_living else set()
+            return set(self._replies.get((kind, number), {})) | lost
+
+        with self._changed:
+            self._changed.wait_for(
+                lambda: want <= have() or (self.dead is not None and not of_living), timeout_s
+            )
+            missing = sorted(want - have())
+            if missing and self.dead is not None and not of_living:
+                raise self.dead
+            if missing:
+                some = f"{missing[:8]}{'…' if len(missing) > 8 else ''}"
+                message = f"ranks {some} of {self.n} have not {what} within {timeout_s:g} s."
+                raise OpTimeout(message, rank=missing[0])
+            return self._replies.pop((kind, number), {})
+
+    def reset(self) -> None:
+        """After a failed run: every rank drops connections and counters of the old epoch. If one cannot, the world is dead."""
+        self._epoch += 1
+        self.ask({"t": "reset", "epoch": self._epoch})
+        try:
+            self.answers("was_reset", self._epoch, self._options.start_timeout_s, "reset after a failed run")
+            self._hub.new_epoch()
+        except CclError as error:
+            self._die(
+                PeerLostError(f"the world could not recover from a failed run: {error}", rank=error.rank)
+            )
+
+    def close(self) -> None:
+        """Ends all ranks and gives back their memory; idempotent."""
+        if self._closing:
+            return
+        self._closing = True
+        self._hub.broadcast({"t": "close"})
+        self._server.wait_exited(set(self._server.pids), 2.0)
+        self._finalizer()
+        self.segments.clear()  # views that a run handed out keep their own mapping
+
+
+def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Calls a bound method while its object lives; afterwards returns an error nobody will read."""
+    weak = weakref.WeakMethod(method)
+
+    def call(*arguments: Any) -> Any:
+        alive = weak()
+        return alive(*arguments) if alive is not None else PeerLostError("the world is gone.")
+
+    return call
+
+
+def _shut(hub: Hub, server: ForkServer) -> None:
+    """What must happen even if nobody called close."""
+    hub.close()
+    server.close()

@@ -1,0 +1,38 @@
+"""A NIC that goes down, and memory that is not there: named errors on every rank, and the world goes on after them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import ccl_lab as ccl
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[ccl.World]:
+    topology = ccl.Topology.cluster(nodes=2, gpus_per_node=1, nics_per_node=2, nic_gbits_per_s=1)
+    with ccl.World(topology, timeout="10s") as world:
+        yield world
+
+
+def test_a_message_larger_than_registered_memory(world: ccl.World) -> None:
+    schedule = ccl.plan("all_reduce", world.topology, nbytes="1MiB", algorithm="ring")
+    with pytest.raises(ccl.RegistrationError, match="bytes of registered memory in one piece.*are in use"):
+        world.run(schedule, "200GiB")
+    world.start(schedule).wait(10)
+
+
+def test_a_nic_that_is_down_is_named(world: ccl.World) -> None:
+    schedule = ccl.plan("all_reduce", world.topology, nbytes="1MiB", algorithm="ring")
+    world.run(schedule)
+    world.set_nic(1, 0, 1, up=False)
+    try:
+        with pytest.raises(ccl.LinkDownError, match="NIC 0 .*is down") as caught:
+            world.run(schedule)
+        assert caught.value.nic == 0
+    finally:
+        world.set_nic(1, 0, 1, up=True)
+    run = world.start(schedule)
+    run.wait(10)
+    run.check()
