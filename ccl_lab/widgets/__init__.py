@@ -89,7 +89,7 @@ def trace_diff(
     a, b = (found.a, found.b) if found is not None else (a, b)
     streams = {"a": specs.stream_of(a, "a"), "b": specs.stream_of(b, "b")}
     views = [
-        {"view": "timeline", "source": key, "title": label, "height": 230}
+        {"view": "timeline", "source": key, "title": label, "height": 230, "folded": True}
         for key, label in zip("ab", labels, strict=False)
     ]
     data = {

@@ -316,3 +316,107 @@ TEST(what_a_peer_sent_before_it_went_still_arrives) {
   CHECK_EQ(mesh.signals(0).value(1, 1), 1u);
   CHECK_EQ(static_cast<int>(mesh.memory(0)[source.size() - 1]), 7);
 }
+
+namespace {
+
+// Rank 0 of a mesh of two whose peer is the test itself, writing frames by hand.
+struct HandMade {
+  std::vector<std::atomic<std::uint64_t>> counters = std::vector<std::atomic<std::uint64_t>>(2 * kChannels);
+  SignalTable signals{counters.data(), 2, kChannels, kChannels};
+  std::vector<std::byte> memory = std::vector<std::byte>(10000);
+  TcpTransport transport{0, signals, {}, nullptr};
+  std::vector<Completion> completions;
+  std::vector<LinkEvent> events;
+  int peer = -1;
+
+  HandMade() {
+    const auto [ours, theirs] = tcp_pair();
+    peer = theirs;
+    CHECK_OK(transport.register_region(1, memory.data(), memory.size()));
+    CHECK_OK(transport.add_connection(1, 0, 0, 0, ours, 0));
+  }
+  ~HandMade() { ::close(peer); }
+
+  void write(const FrameHeader& header, std::size_t payload, std::size_t at_once) {
+    FrameBytes head;
+    encode(header, head);
+    std::vector<std::byte> bytes(head.begin(), head.end());
+    for (std::size_t i = 0; i < payload; ++i) bytes.push_back(static_cast<std::byte>(i % 251));
+    for (std::size_t at = 0; at < bytes.size(); at += at_once) {
+      CHECK(::send(peer, bytes.data() + at, std::min(at_once, bytes.size() - at), MSG_NOSIGNAL) > 0);
+      for (int i = 0; i < 3; ++i) poll();
+    }
+  }
+  void poll() { transport.poll(now_ns(), completions, events); }
+  Get get(std::uint64_t nbytes) {
+    Get wanted;
+    wanted.peer = 1;
+    wanted.destination = memory.data() + 5000;
+    wanted.nbytes = nbytes;
+    wanted.source = {1, 0};
+    wanted.cookie = 5;
+    return wanted;
+  }
+};
+
+}  // namespace
+
+TEST(frames_may_come_in_any_pieces) {
+  for (const std::size_t at_once : {1u, 7u, 55u, 57u, 100u}) {
+    HandMade mine;
+    for (std::uint32_t i = 0; i < 3; ++i) {
+      FrameHeader header;
+      header.signal = 2;
+      header.sequence = i;
+      header.key = 1;
+      header.offset = 100 * i;
+      header.nbytes = 99;
+      mine.write(header, 99, at_once);
+    }
+    for (int i = 0; i < 100000 && mine.signals.value(1, 2) < 3; ++i) mine.poll();
+    CHECK_EQ(mine.signals.value(1, 2), 3u);
+    for (std::size_t i = 0; i < 300; ++i)
+      CHECK_EQ(static_cast<std::size_t>(mine.memory[i]), i % 100 == 99 ? std::size_t{0} : i % 100);
+    CHECK(mine.events.empty());
+  }
+}
+
+TEST(an_answer_goes_only_where_it_was_asked) {
+  struct Case {
+    std::uint32_t sequence;
+    std::uint64_t offset, nbytes;
+  };
+  for (const Case& one : {Case{1, 0, 10}, Case{0, 1, 10}, Case{0, 0, 1001}, Case{0, 4999, 10}, Case{0, 0, 0}}) {
+    HandMade mine;
+    CHECK_OK(mine.transport.get(mine.get(1000)));
+    mine.poll();
+    FrameHeader header;
+    header.type = FrameType::get_reply;
+    header.sequence = one.sequence;
+    header.offset = one.offset;
+    header.nbytes = one.nbytes;
+    mine.write(header, one.nbytes, 1 << 20);
+    for (int i = 0; i < 100000 && mine.events.empty(); ++i) mine.poll();
+    CHECK_EQ(mine.events.size(), std::size_t{1});
+    CHECK_EQ(mine.completions.size(), std::size_t{1});
+    CHECK(!mine.completions.empty() && mine.completions[0].cookie == 5 && !mine.completions[0].status.ok());
+    for (const std::byte byte : mine.memory) CHECK(byte == std::byte{0});
+  }
+}
+
+TEST(a_full_socket_is_waited_for) {
+  TcpMesh mesh(2);
+  std::vector<std::byte> source(32 << 20);
+  for (int i = 0; i < 4; ++i) CHECK_OK(mesh.transport(0).put(make_put(1, source.data(), kMemory, 1)));
+  for (int quiet = 0; quiet < 100;) {
+    const int done = mesh.transport(0).poll(now_ns(), mesh.completions[0], mesh.events[0]);
+    quiet = done == 0 ? quiet + 1 : 0;
+  }
+  CHECK(mesh.completions[0].size() < 4);
+  std::vector<pollfd> descriptors;
+  std::int64_t wake_ns = INT64_MAX;
+  mesh.transport(0).wait_set(descriptors, wake_ns);
+  CHECK_EQ(wake_ns, INT64_MAX);
+  CHECK(descriptors.size() == 1 && (descriptors[0].events & POLLOUT) != 0);
+  CHECK(mesh.until([&] { return mesh.signals(1).value(0, 1) == 4; }));
+}

@@ -192,3 +192,19 @@ def test_outside_a_launcher_says_what_to_do():
         [sys.executable, "-c", "import ccl_lab; ccl_lab.init()"], env=env, capture_output=True, text=True
     )
     assert "found no launcher" in done.stderr and "World" in done.stderr
+
+
+def test_taken_port_is_named_with_a_remedy():
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        address = f"127.0.0.1:{holder.getsockname()[1]}"
+        env = {"CCL_LAB_RANK": "0", "CCL_LAB_WORLD_SIZE": "2", "CCL_LAB_RENDEZVOUS": address}
+        done = subprocess.run(
+            [sys.executable, "-c", "import ccl_lab; ccl_lab.init()"],
+            env=os.environ | env,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    assert f"ConnectError: cannot listen on {address}" in done.stderr and "CCL_LAB_RENDEZVOUS" in done.stderr

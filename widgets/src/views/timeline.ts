@@ -58,7 +58,7 @@ export class Timeline {
 
   constructor(readonly session: Session, readonly store: Store, readonly spec: ViewSpec, readonly parent: HTMLElement, readonly signal: AbortSignal) {
     this.frame = new Frame(spec.title ?? "Timeline", spec.title ?? "Timeline");
-    this.layout = new Layout(store);
+    this.layout = new Layout(store, !!spec.folded);
     this.painter = new Painter(store);
     this.follow = store.live;
     this.height = spec.height ?? 0;

@@ -38,7 +38,7 @@ export class Layout {
   private collapsed = new Map<string, boolean>();
   private laneLimit = 200;
 
-  constructor(private store: Store) {}
+  constructor(private store: Store, private folded = false) {}
 
   /** True where the lines changed. */
   refresh(): boolean {
@@ -54,7 +54,7 @@ export class Layout {
   }
 
   private isCollapsed(key: string): boolean {
-    const many = this.store.lanes.length > this.laneLimit;
+    const many = this.folded || this.store.lanes.length > this.laneLimit;
     const veryMany = this.store.lanes.length > 40 * this.laneLimit;
     return this.collapsed.get(key) ?? (key.startsWith("r") ? many : veryMany);
   }
