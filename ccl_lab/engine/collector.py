@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..trace.columns import COLUMNS
+from ..trace.columns import COLUMNS, SpanKind, Track
 
 FEED_DTYPE = np.dtype([(name, dtype) for name, dtype in COLUMNS.items()])
 PERIOD_S = 1 / 60
@@ -60,6 +60,7 @@ class Collector:
         self._keeping: tuple[int, int] = (0, 0)
         self._dropped_before = [0] * len(segments)
         self._kept_drops = 0
+        self.ops_done = 0  # op spans of the run so far: what progress is measured by
         self._feeds: list[Feed] = []
         self._busy, self._closed = threading.Event(), False
         self._thread = threading.Thread(target=self._collect, name="ccl_lab-collector", daemon=True)
@@ -82,12 +83,9 @@ class Collector:
         """Keeps the spans of collectives [coll_id, coll_id + repeat), whose ops have these steps."""
         self.drain()
         with self._lock:
-            self._keeping, self._steps, self._kept, self._kept_drops = (
-                (coll_id, coll_id + repeat),
-                (coll_id, coll_id + repeat, steps),
-                [],
-                0,
-            )
+            self._keeping = (coll_id, coll_id + repeat)
+            self._steps = (coll_id, coll_id + repeat, steps)
+            self._kept, self._kept_drops, self.ops_done = [], 0, 0
         self._busy.set()
 
     def end(self) -> tuple[np.ndarray, int]:
@@ -133,6 +131,8 @@ class Collector:
 
     def _deliver(self, spans: np.ndarray, drops: int) -> None:
         mine = (spans["coll_id"] >= self._keeping[0]) & (spans["coll_id"] < self._keeping[1])
+        ops = mine & (spans["track"] == Track.channel) & (spans["op_id"] >= 0) & (spans["kind"] != SpanKind.ready)
+        self.ops_done += int(ops.sum())
         self._kept.append(spans if mine.all() else spans[mine])
         self._kept_drops += drops
         for feed in self._feeds:

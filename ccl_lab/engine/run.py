@@ -40,6 +40,8 @@ class Run:
         self.outputs: list[np.ndarray] = []
         self.errors: dict[int, CclError] = {}
         self.state = "preparing"
+        self.begin_s = 0.0  # time.monotonic() when the ranks were told to go; 0: not yet
+        self.repeat = 1
         self._cancel, self._so_far = cancel, so_far
         self._ended = threading.Event()
         self._lock = threading.Lock()

@@ -122,6 +122,7 @@ class World:
             _check_inputs(layout, inputs, repeat)
         verify(schedule, topology=self.topology)
         run = Run(next(self._numbers), schedule, layout, redop, self._cancel, self._trace_so_far)
+        run.repeat = repeat
         seconds = self.options.timeout_s if timeout is None else units.parse_duration(timeout)
         self._enqueue((run, inputs, repeat, seconds))
         return run
@@ -178,7 +179,7 @@ class World:
         try:
             self._check_open()
             self._prepare(run, inputs, timeout_s)
-            run.state = "running"
+            run.state, run.begin_s = "running", time.monotonic()
             times = self._go(run, first, repeat, timeout_s)
         except CclError as caught:
             error = caught
@@ -299,13 +300,22 @@ class World:
         self._ranks.segments[leader].set_nic(nic, int(gbits_per_s * 1e9 / 8), up)
 
     def status(self) -> dict[str, Any]:
-        """What goes on: run, state, ranks."""
+        """What goes on, as plain data: run, state, progress (0 to 1, by ops that ended), seconds, ranks, error."""
         run, dead = self._current, self._ranks.dead
-        return {
-            "ranks": self.n_ranks, "closed": self._closed, "error": str(dead) if dead else None,
-            "run": run.number if run else None, "state": run.state if run else "idle",
-            "collective": run.schedule.collective if run else None, "pids": self._ranks.pids,
-            "emulated": self.topology.emulated, "transport": self.options.transport,
+        out = {
+            "ranks": self.n_ranks, "closed": self._closed, "error": str(dead) if dead else None, "state": "idle",
+            "run": None, "pids": self._ranks.pids, "emulated": self.topology.emulated, "transport": self.options.transport,
+        }  # fmt: skip
+        if run is None:
+            return out
+        n_ops = len(run.schedule) * run.repeat
+        going = run.state == "running"
+        return out | {
+            "run": run.number, "state": run.state, "collective": run.schedule.collective,
+            "algorithm": run.schedule.algorithm, "nbytes": run.layout.message_nbytes(),
+            "progress": min(self._collector.ops_done / n_ops, 1.0) if going and n_ops else float(run.done()),
+            "elapsed_s": time.monotonic() - run.begin_s if going else None,
+            "error": out["error"] or (str(run.error) if run.error else None),
         }  # fmt: skip
 
     def panel(self, **options: Any) -> Any:

@@ -406,7 +406,7 @@ TEST(an_answer_goes_only_where_it_was_asked) {
 
 TEST(a_full_socket_is_waited_for) {
   TcpMesh mesh(2);
-  std::vector<std::byte> source(32 << 20);
+  std::vector<std::byte> source(kMemory);
   for (int i = 0; i < 4; ++i) CHECK_OK(mesh.transport(0).put(make_put(1, source.data(), kMemory, 1)));
   for (int quiet = 0; quiet < 100;) {
     const int done = mesh.transport(0).poll(now_ns(), mesh.completions[0], mesh.events[0]);

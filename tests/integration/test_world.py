@@ -273,3 +273,18 @@ def test_forgotten_world_is_cleaned_up(cluster):
     while alive(pids) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not alive(pids) and leftovers()["shared memory"] == before["shared memory"]
+
+
+def test_progress_is_told_while_it_runs():
+    slow = ccl.Topology.cluster(nodes=2, gpus_per_node=1, nics_per_node=1, nic_gbits_per_s=0.1)
+    with ccl.World(slow) as world:
+        assert world.status()["state"] == "idle"
+        run = world.start(ccl.plan("all_reduce", slow, "8MiB", algorithm="ring", channels=1))
+        seen = []
+        while not run.done():
+            status = world.status()
+            if status["state"] == "running":
+                seen.append(status["progress"])
+            time.sleep(0.01)
+        assert seen == sorted(seen) and seen[0] < 1 and max(seen) > 0
+        assert world.status()["progress"] == 1
