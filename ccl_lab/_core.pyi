@@ -4,13 +4,14 @@ import numpy as np
 class Segment:                      # another rank's (or one's own) shared memory, e.g. mapped by the notebook process
     @staticmethod
     def open(pid: int, fd: int) -> "Segment": ...
-    rank: int; n_ranks: int
+    rank: int; n_ranks: int; pid: int
     def drain_spans(self, max_spans: int = 65536) -> np.ndarray: ...   # structured SPAN_DTYPE (bytes copied out), consumes
     def dropped_spans(self) -> int: ...
     def abort(self, code: int, reason: str, culprit: int) -> bool: ... # first reason wins; True if it was the first
     def set_nic(self, nic: int, bytes_per_s: int, up: bool) -> None: ...
     def nic_counters(self) -> np.ndarray: ...                          # u64[n_nics, 2] tx, rx bytes
-    def status(self) -> dict: ...                                      # coll_id, state, heartbeat, aborted
+    def set_tracing(self, on: bool) -> None: ...
+    def status(self) -> dict: ...                                      # coll_id, state (idle running stopped closed), heartbeat_ns, aborted, abort_reason, culprit
     def view(self, offset: int, nbytes: int) -> np.ndarray: ...        # u8 view of arena memory (keeps Segment alive)
 
 class Engine:                       # one rank
@@ -27,7 +28,7 @@ class Engine:                       # one rank
     def abort(self, code: int, reason: str, culprit: int) -> None: ...
     def reset(self, epoch: int) -> None: ...
     def drain_spans(self, max_spans: int = 65536) -> np.ndarray: ...
-    def memory(self) -> dict[str, int]: ...                              # arena used/peak, segment, connections, programs
+    def memory(self) -> dict[str, int]: ...                              # arena_used_bytes, arena_peak_bytes, arena_bytes, segment_bytes, attached, connections, programs
     def close(self) -> None: ...                                         # idempotent; stops the progress thread
 
 # compile(arrays): keys: collective u8, dtype u8, redop u8, plan_hash u64, count u64 (elements per block; for the READY check), input_bytes, output_bytes, scratch_bytes, output_elements (for avg), n_ranks_avg,
@@ -45,7 +46,8 @@ class Work:
     def cancel(self, reason: str) -> None: ...
     begin_ns: int; end_ns: int
 
-def reduce(dtype: int, redop: int, dst: np.ndarray, srcs: list[np.ndarray]) -> None: ...     # u8 views; for tests and peers
+def reduce(dtype: int, redop: int, dst: np.ndarray, srcs: list[np.ndarray], isa: int = -1) -> None: ...     # u8 views; for tests and peers; isa 0 base, 1 AVX2, 2 AVX-512, -1 best
+def divide(dtype: int, dst: np.ndarray, divisor: int) -> None: ...    # how an average ends
 def now_ns() -> int: ...
 def status_codes() -> dict[str, int]: ...                              # class name of ccl_lab.errors -> native status code
 def build_info() -> dict: ...

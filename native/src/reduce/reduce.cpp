@@ -1,6 +1,10 @@
 // The choice of kernels by instruction set; see reduce.hpp.
 #include "reduce/reduce.hpp"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include <string>
 
 #include "reduce/kernels.hpp"
@@ -24,12 +28,20 @@ const kernels::Table& table(Isa isa) {
   return kernels::base_table();
 }
 
+#if defined(__x86_64__)
+// Not every compiler has a name for this feature in __builtin_cpu_supports.
+bool has_f16c() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+#endif
+
 }  // namespace
 
 Isa best_isa() {
 #if defined(__x86_64__)
   static const Isa best = [] {
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("f16c")) return Isa::base;
+    if (!__builtin_cpu_supports("avx2") || !has_f16c()) return Isa::base;
     const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
     return wide ? Isa::avx512 : Isa::avx2;
