@@ -9,7 +9,7 @@ from pathlib import Path
 
 from .record import save
 
-BENCHMARKS = ("trace_overhead", "start_up", "simulated_against_measured")
+BENCHMARKS = ("trace_overhead", "start_up", "simulated_against_measured", "timeline_fps", "live_stream")
 
 
 def main() -> int:

@@ -290,6 +290,12 @@ class World:
         """Stops a feed."""
         self._collector.unfeed(feed)
 
+    def set_tracing(self, on: bool) -> None:
+        """Switches the recording of spans on all ranks on or off, at once; results and times are not affected."""
+        self._check_open()
+        for segment in self._ranks.segments:
+            segment.set_tracing(on)
+
     def set_nic(self, node: int, nic: int, gbits_per_s: float, *, up: bool = True) -> None:
         """Shapes a NIC of an emulated node, at once, also during a run. 0 with up=True: unshaped."""
         nodes, nics = self.topology.n_nodes, self.topology.nics_per_node

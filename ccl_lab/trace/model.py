@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 DEFAULTS = {"rank": -1, "node": -1, "op_id": -1, "step": -1, "peer": -1}
 ENUMS: dict[str, type[IntEnum]] = {"track": Track, "kind": SpanKind, "status": SpanStatus}
-_HTML_ROWS = 10
+_HTML_ROWS = 5
 
 
 class Trace:
@@ -338,10 +338,16 @@ class Trace:
     def _repr_html_(self) -> str:
         from .render import html_table
 
-        head = self[:_HTML_ROWS]
-        rows = [list(row.values()) for row in head]
-        more = f" (first {_HTML_ROWS} of {len(self)})" if len(self) > _HTML_ROWS else ""
-        return html_table(list(COLUMNS), rows, caption=", ".join(self.facts()) + more)
+        names = ["rank", "track", "index", "kind", "op_id", "step", "peer", "nbytes", "begin_us", "us"]
+        first = self.begin_ns
+        of_ops = self[self.columns["op_id"] >= 0]
+        shown = (of_ops if len(of_ops) else self)[:_HTML_ROWS]
+        rows = []
+        for row in shown:
+            times = {"begin_us": (row["begin_ns"] - first) / 1e3, "us": (row["end_ns"] - row["begin_ns"]) / 1e3}
+            rows.append([(row | times)[name] for name in names])
+        more = f"; {len(rows)} of {len(self)} spans:" if len(self) > len(rows) else ""
+        return html_table(names, rows, caption=", ".join(self.facts()) + more)
 
 
 def span_names(trace: Trace) -> list[str]:

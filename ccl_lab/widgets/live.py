@@ -53,10 +53,12 @@ class Panel(View):
             "n_ranks": int(topology.n_ranks),
             "emulated": bool(getattr(topology, "emulated", False)),
         }
+        # Beside each other only while the cards of the nodes stay readable at half the width.
+        beside = topology.n_nodes * max(topology.nics_per_node, topology.gpus_per_node) <= 4
         views: list[dict[str, Any]] = [
             {"view": "controls"},
-            {"view": "topology", "source": "a", "half": True},
-            {"view": "heatmap", "source": "a", "half": True, "height": 250},
+            {"view": "topology", "source": "a", "half": beside},
+            {"view": "heatmap", "source": "a", "half": beside, "height": 250},
             {"view": "timeline", "source": "a", "height": height, "window_ns": window_s * 1e9},
         ]
         super().__init__(views, streams={"a": SpanStream("a", window_spans=window_spans)}, metas={"a": meta}, live=True, name="panel.trace",

@@ -56,6 +56,8 @@ class SpanWriter {
     }
     slots_[head_ & mask_] = span;
     header_->head.store(++head_, std::memory_order_release);
+    // The ring is larger than the caches: without this each record would wait for its cold line.
+    __builtin_prefetch(slots_ + ((head_ + 1) & mask_), 1);
   }
 
  private:
