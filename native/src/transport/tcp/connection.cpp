@@ -119,7 +119,7 @@ void Connection::sent(std::uint64_t nbytes) {
 void Connection::finish_sent(std::int64_t now_ns, std::vector<Completion>& completions) {
   in_frame_ = false;
   if (context_.trace != nullptr && context_.trace->enabled())
-    record(Track::nic_tx, out_, out_begin_ns_, std::max(now_ns, ccl_lab::now_ns()));
+    record(Track::nic_tx, out_, out_begin_ns_, shaper_.rate() > 0 ? slot_end_ns_ : std::max(now_ns, ccl_lab::now_ns()));
   SendItem& item = queue_.front();
   if (item.type != FrameType::get_request) queued_bytes_ -= out_.nbytes;
   if (item.framed < item.nbytes) return;
@@ -190,7 +190,8 @@ Status Connection::receive(std::int64_t now_ns, std::vector<Completion>& complet
     in_payload_ += into_payload;
     in_payload_left_ -= into_payload;
     in_have_ += static_cast<std::size_t>(nbytes - into_payload);
-    if (in_begin_ns_ == 0) in_begin_ns_ = rate > 0 ? std::min(slot.begin_ns, now_ns) : ccl_lab::now_ns();
+    if (in_begin_ns_ == 0) in_begin_ns_ = rate > 0 ? slot.begin_ns : ccl_lab::now_ns();
+    in_end_ns_ = rate > 0 ? slot.end_ns : 0;
     if (Status status = take_in(now_ns, completions); !status.ok()) return status;
   }
   return {};
@@ -260,7 +261,7 @@ Status Connection::judge_reply() {
 Status Connection::finish_received(std::int64_t now_ns, std::vector<Completion>& completions) {
   in_payload_phase_ = false;
   if (context_.trace != nullptr && context_.trace->enabled())
-    record(Track::nic_rx, in_, in_begin_ns_, std::max(now_ns, ccl_lab::now_ns()));
+    record(Track::nic_rx, in_, in_begin_ns_, in_end_ns_ != 0 ? in_end_ns_ : std::max(now_ns, ccl_lab::now_ns()));
   in_begin_ns_ = 0;
   if (in_.type == FrameType::put && in_.signal >= 0) {
     Status status = order_.arrived(context_.signals, name_.peer, in_.signal, in_.sequence);

@@ -136,6 +136,7 @@ class Connection {
   std::uint64_t in_payload_left_ = 0;
   bool in_payload_phase_ = false;
   std::int64_t in_begin_ns_ = 0;
+  std::int64_t in_end_ns_ = 0;  // of the emulated wire's slot; 0: not shaped
 
   Queue<PendingGet> gets_;
   std::uint32_t next_get_ = 0;
