@@ -206,6 +206,7 @@ Status Connection::take_in(std::int64_t now_ns, std::vector<Completion>& complet
   if (!header.ok()) return blame(header.status());
   in_ = header.value();
   in_have_ = 0;
+  if (in_.payload_bytes() > 0) in_begin_ns_ = 0;  // the header came with the frame before it, or alone and early
   Status status = in_.type == FrameType::put          ? judge_put()
                   : in_.type == FrameType::get_request ? judge_request()
                                                        : judge_reply();
