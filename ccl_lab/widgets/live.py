@@ -54,7 +54,8 @@ class Panel(View):
             "emulated": bool(getattr(topology, "emulated", False)),
         }
         # Beside each other only while the cards of the nodes stay readable at half the width.
-        beside = topology.n_nodes * max(topology.nics_per_node, topology.gpus_per_node) <= 4
+        slots = max(int(topology.nics_per_node), -(-int(topology.n_ranks) // int(topology.n_nodes)))
+        beside = int(topology.n_nodes) * slots <= 4
         views: list[dict[str, Any]] = [
             {"view": "controls"},
             {"view": "topology", "source": "a", "half": beside},
