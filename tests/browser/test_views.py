@@ -386,7 +386,7 @@ def test_a_panel_lives_repairs_a_gap_and_survives_a_reload(page, panel) -> None:
     host.run(until=lambda: (host.js("t && t.store.spans") or 0) > 30_000)
     assert not lost and panel._streams["a"].resyncs >= 1
     assert host.js("[...t.session.receivers.values()][0].skipped") == 0
-    assert host.js("t.follow") and page.locator(".ccl-badge", has_text="5 spans dropped").count() == 1
+    assert host.js("t.follow") and page.locator(".ccl-badge", has_text="5 spans dropped").count() >= 1
     assert "running" in page.locator(".ccl-sub").first.inner_text()
     before = host.js("t.store.spans")
     host.load()
