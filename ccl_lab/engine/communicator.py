@@ -211,18 +211,9 @@ class Communicator:
         some = source if source is not None else target
         dtype = collectives.dtype_name(some.dtype) if some is not None else "uint8"
         in_place = source is not None and target is not None and _same_memory(source, target)
-        nbytes = max((x.nbytes for x in (source, target) if x is not None), default=0)
-        key = (
-            collective,
-            algorithm,
-            nbytes,
-            dtype,
-            redop,
-            in_place,
-            root,
-            peer,
-            None if counts is None else counts.tobytes(),
-        )
+        nbytes = self._message_nbytes(collective, source, target, dtype, root, peer, counts)
+        sizes = None if counts is None else counts.tobytes()
+        key = (collective, algorithm, nbytes, dtype, redop, in_place, root, peer, sizes)
         schedule = self._plans.get(key)
         if schedule is None:
             if collective in ("broadcast", "reduce", "gather", "scatter"):
@@ -246,15 +237,34 @@ class Communicator:
         layout = self._layout(schedule, source, target, counts)
         return self._start(schedule, layout, redop, source, target, timeout, async_op)
 
+    def _message_nbytes(
+        self,
+        collective: str,
+        source: np.ndarray | None,
+        target: np.ndarray | None,
+        dtype: str,
+        root: int,
+        peer: int,
+        counts: np.ndarray | None,
+    ) -> int:
+        """The size of the message as all ranks see it, though some hold only a block of it: they must plan the same."""
+        if counts is not None:
+            return int(counts.sum()) * collectives.itemsize(dtype) // self.size
+        shape = collectives.blocks(collective, self.size, root, peer)[self.rank]
+        block = self._block(shape, source, target)
+        return block * collectives.itemsize(dtype) * collectives.message_blocks(collective, self.size)
+
+    def _block(self, shape: np.ndarray, source: np.ndarray | None, target: np.ndarray | None) -> int:
+        """Elements per block that this rank's arrays say; `shape`: its blocks of INPUT and OUTPUT."""
+        pairs = ((source, int(shape[0])), (target, int(shape[1])))
+        return next((array.size // blocks for array, blocks in pairs if array is not None and blocks), 0)
+
     def _layout(
         self, schedule: Schedule, source: np.ndarray | None, target: np.ndarray | None, counts: Any
     ) -> Layout:
         shape = collectives.blocks(schedule.collective, self.size, schedule.root, schedule.peer)[self.rank]
         some = source if source is not None else target
-        pairs = ((source, shape[0]), (target, shape[1]))
-        count = (
-            0 if counts is not None else next((x.size // int(b) for x, b in pairs if x is not None and b), 0)
-        )
+        count = 0 if counts is not None else self._block(shape, source, target)
         layout = Layout(
             schedule, count, collectives.dtype_name(some.dtype) if some is not None else "uint8", counts
         )
