@@ -18,7 +18,15 @@ _GRID = "rgba(128,138,148,0.28)"
 def _rows(records: Any) -> list[dict[str, Any]]:
     if hasattr(records, "to_dict") and hasattr(records, "columns"):
         return list(records.to_dict("records"))
-    return [dict(row) for row in records]
+    return [_facts(record) for record in records]
+
+
+def _facts(record: Any) -> dict[str, Any]:
+    """The single values of a record, or of a trace; tables inside a record are nothing a line is named after."""
+    if hasattr(record, "meta"):
+        rates = {name: getattr(record, name) for name in ("algbw_gbytes_per_s", "busbw_gbytes_per_s")}
+        record = {**record.meta, **rates}
+    return {key: value for key, value in dict(record).items() if not isinstance(value, (list, dict, tuple))}
 
 
 def _nbytes(row: dict[str, Any]) -> int:
