@@ -53,13 +53,12 @@ def topology() -> Topology:
 
 
 def nic_share(trace: Trace) -> tuple[float, float]:
-    """(Gb/s, share of its line rate) of the busiest sending NIC, over the whole collective; 0 where none sent."""
+    """(Gb/s, share of its line rate) of a sending NIC over the whole collective, as a mean over the NICs that sent; 0 where none did."""
     nics = trace.stats().nics
-    share = np.where(nics["direction"] == "tx", np.nan_to_num(nics["utilisation"]), 0.0)
-    if not len(share):
+    sending = nics["direction"] == "tx"
+    if not sending.any():
         return 0.0, 0.0
-    best = int(np.argmax(share))
-    return float(nics["mean_gbits_per_s"][best]), float(share[best])
+    return float(nics["mean_gbits_per_s"][sending].mean()), float(np.nan_to_num(nics["utilisation"])[sending].mean())
 
 
 def is_right(run: Run) -> bool:
