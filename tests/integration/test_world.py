@@ -69,7 +69,10 @@ def test_await_and_cancel_while_awaited(cluster):
 
     async def go(world):
         run = world.start(ccl.plan("all_reduce", slow, "16MiB", algorithm="ring"))
-        await asyncio.sleep(0.3)
+        for _ in range(1000):
+            await asyncio.sleep(0.01)
+            if len(run.trace) > 0:
+                break
         assert not run.done() and len(run.trace) > 0
         run.cancel("seen enough")
         with pytest.raises(AbortedError, match="seen enough"):
@@ -79,7 +82,7 @@ def test_await_and_cancel_while_awaited(cluster):
     with ccl.World(slow) as world:
         begin = time.monotonic()
         trace = asyncio.run(go(world))
-        assert trace.meta["time_us"] and time.monotonic() - begin < 10
+        assert trace.meta["time_us"] and time.monotonic() - begin < 30
 
 
 def test_wait_times_out_and_the_run_goes_on():
