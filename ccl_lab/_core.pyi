@@ -15,9 +15,9 @@ class Segment:                      # another rank's (or one's own) shared memor
     def view(self, offset: int, nbytes: int) -> np.ndarray: ...        # u8 view of arena memory (keeps Segment alive)
 
 class Engine:                       # one rank
-    def __init__(self, rank: int, node_of: np.ndarray, *, n_channels: int = 64, n_nics: int = 1, arena_bytes: int = 1 << 36, trace_spans: int = 65536, spin_us: int = 20, doorbell_dir: str = "", transport: str = "auto", ranks_on_host: int = 0) -> None: ...
-    pid: int; segment_fd: int; doorbell: str
-    def attach_peer(self, peer: int, pid: int, segment_fd: int, doorbell: str) -> None: ...     # same-node peers
+    def __init__(self, rank: int, node_of: np.ndarray, *, n_channels: int = 64, n_nics: int = 1, arena_bytes: int = 1 << 36, trace_spans: int = 65536, spin_us: int = 20, transport: str = "auto", ranks_on_host: int = 0) -> None: ...
+    pid: int; segment_fd: int
+    def attach_peer(self, peer: int, pid: int, segment_fd: int) -> None: ...     # same-node peers
     def add_connection(self, peer: int, nic: int, peer_nic: int, index: int, fd: int) -> None: ...  # takes over the descriptor
     def connected(self, peer: int, nic: int, peer_nic: int) -> bool: ...
     def set_nic(self, nic: int, bytes_per_s: int, up: bool = True) -> None: ...                 # only on the node leader's segment

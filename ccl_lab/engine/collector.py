@@ -8,6 +8,7 @@ once; each feed sees every span drained since it was made.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -131,7 +132,12 @@ class Collector:
 
     def _deliver(self, spans: np.ndarray, drops: int) -> None:
         mine = (spans["coll_id"] >= self._keeping[0]) & (spans["coll_id"] < self._keeping[1])
-        ops = mine & (spans["track"] == Track.channel) & (spans["op_id"] >= 0) & (spans["kind"] != SpanKind.ready)
+        ops = (
+            mine
+            & (spans["track"] == Track.channel)
+            & (spans["op_id"] >= 0)
+            & (spans["kind"] != SpanKind.ready)
+        )
         self.ops_done += int(ops.sum())
         self._kept.append(spans if mine.all() else spans[mine])
         self._kept_drops += drops
@@ -142,7 +148,7 @@ class Collector:
         while not self._closed:
             if self._busy.wait(timeout=1.0) and not self._closed:
                 self.drain()
-                threading.Event().wait(PERIOD_S)
+                time.sleep(PERIOD_S)
 
     def close(self) -> None:
         """Ends the thread; the segments can be unmapped afterwards."""

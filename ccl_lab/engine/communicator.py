@@ -21,10 +21,8 @@ from ..planner import plan
 from ..trace import Trace
 from ..verifier import verify
 from .buffers import Staging, as_array, as_bytes
-from .collector import FEED_DTYPE
 from .hub import cancelled
 from .join import Job
-from .status import code_of
 
 MAX_PLANS = 256
 REASON_S = 2.0  # how long a failed rank waits to hear whose error was first
@@ -330,7 +328,7 @@ class Communicator:
 
     def _failed(self, error: CclError) -> CclError:
         """Tells the other ranks; returns the first reason any rank told, which all of them raise."""
-        self._member.engine.abort(code_of(error), str(error), error.rank)
+        self._member.abort(error)
         self._member.spoke.abort(error)
         return self._member.spoke.first_reason(REASON_S) or error
 
@@ -371,18 +369,14 @@ class Communicator:
 
     def trace(self) -> Trace:
         """This rank's spans since the last call."""
-        records = self._member.engine.drain_spans()
-        spans = np.zeros(len(records), FEED_DTYPE)
-        for name in set(FEED_DTYPE.names or ()) & set(records.dtype.names):
-            spans[name] = records[name]
-        spans["rank"], spans["node"], spans["step"] = self.rank, self.topology.node_of[self.rank], -1
         meta = {
             "source": "measured",
             "n_ranks": self.size,
             "topology": self.topology.to_dict(),
             "labels": {"rank": self.rank},
         }
-        return Trace({name: spans[name] for name in FEED_DTYPE.names or ()}, meta)
+        records = self._member.engine.drain_spans()
+        return Trace.from_records(records, self.rank, int(self.topology.node_of[self.rank]), meta)
 
     def memory(self) -> dict[str, int]:
         """Bytes this rank holds, by what for."""

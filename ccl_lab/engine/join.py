@@ -25,8 +25,7 @@ from ..topo import Topology, discover
 from . import wire
 from .acceptor import Acceptor
 from .hub import Hub, Spoke
-from .member import Member, Options
-from .status import code_of
+from .member import Member, Options, options_of
 
 log = logging.getLogger("ccl_lab.engine")
 
@@ -39,7 +38,6 @@ class Job:
     """
 
     def __init__(self, options: Options) -> None:
-        config.check_environment()
         launch = config.launch()
         if launch is None:
             raise UsageError(
@@ -135,13 +133,11 @@ class Job:
 
     def _abort(self, error: CclError) -> None:
         if self.member:
-            self.member.engine.abort(code_of(error), str(error), error.rank)
+            self.member.abort(error)
 
     def _hub_lost(self) -> None:
         if self.member:
-            self.member.engine.abort(
-                code_of(ConnectError("")), "rank 0, which holds the job together, is gone.", 0
-            )
+            self.member.abort(ConnectError("rank 0, which holds the job together, is gone.", rank=0))
 
     def new_epoch(self) -> None:
         """On rank 0: after a reset of all ranks, aborts count again."""
@@ -240,15 +236,4 @@ def _ipv4_of(name: str) -> str:
 
 def join(transport: str | None = None, timeout: Any = None) -> Job:
     """Joins with explicit arguments over the environment's."""
-    chosen = config.get("transport", transport)
-    if chosen not in ("auto", "shm", "tcp"):
-        raise UsageError(f"transport {chosen!r} is unknown: expected 'auto', 'shm' or 'tcp'.")
-    return Job(
-        Options(
-            transport=chosen,
-            trace_spans=config.get("trace_spans"),
-            spin_us=config.get("spin_us"),
-            timeout_s=config.get("timeout", timeout),
-            start_timeout_s=config.get("start_timeout"),
-        )
-    )
+    return Job(options_of(transport=transport, timeout=timeout))

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _core
-from ..errors import ConnectError, OpTimeout, ShapeError
+from .. import _core, config, units
+from ..errors import CclError, ConnectError, OpTimeout, ShapeError, UsageError
 from ..ir import Schedule
 from ..ir.layout import Layout
 from ..topo import Topology
@@ -25,6 +25,7 @@ from . import wire
 from .acceptor import Acceptor
 from .hub import Spoke
 from .lower import links_needed, lower, plan_hash
+from .status import code_of
 
 MAX_PROGRAMS = 256
 
@@ -38,6 +39,27 @@ class Options(NamedTuple):
     timeout_s: float = 30.0
     start_timeout_s: float = 60.0
     arena_bytes: int = 1 << 36
+
+
+def options_of(
+    *,
+    transport: str | None = None,
+    timeout: units.Duration | None = None,
+    trace_spans: int | None = None,
+    start_timeout: units.Duration | None = None,
+) -> Options:
+    """Explicit arguments over the environment's; UsageError or ConfigError for what cannot be used."""
+    config.check_environment()
+    chosen = config.get("transport", transport)
+    if chosen not in ("auto", "shm", "tcp"):
+        raise UsageError(f"transport {chosen!r} is unknown: expected 'auto', 'shm' or 'tcp'.")
+    return Options(
+        transport=chosen,
+        trace_spans=config.get("trace_spans", trace_spans),
+        spin_us=config.get("spin_us"),
+        timeout_s=config.get("timeout", timeout),
+        start_timeout_s=config.get("start_timeout", start_timeout),
+    )
 
 
 class Member:
@@ -175,6 +197,10 @@ class Member:
     ) -> Any:
         """Starts a compiled program on registered u8 views; returns the native Work."""
         return self.engine.start(program, source, target, coll_id=coll_id, timeout_s=timeout_s)
+
+    def abort(self, error: CclError) -> None:
+        """Stops what this rank runs with `error`, unless an earlier reason stopped it; safe from any thread."""
+        self.engine.abort(code_of(error), str(error), error.rank)
 
     def empty(self, nbytes: int) -> tuple[int, np.ndarray]:
         """(arena offset, u8 view) of registered memory."""

@@ -5,7 +5,7 @@ Invariants: the process ends when the notebook process does (end of file on its 
 request is answered, with an error if need be.
 
     world → rank   welcome{rank, topology, options, secret, addresses}
-                   prepare{run, digest, …}(schedule)   go{run, at_ns, repeat}   fill/reset{epoch}   close{}
+                   prepare{run, digest, …}(schedule)   go{run, at_ns, repeat}   reset{epoch}   close{}
     rank → world   ready{pid, segment_fd}  failed{error}
                    prepared{run, input, output}   ended{run, times, error}   was_reset{epoch}
 """
@@ -29,7 +29,6 @@ from ..topo import Topology
 from . import pattern, wire
 from .hub import Spoke
 from .member import Member, Options
-from .status import code_of
 
 log = logging.getLogger("ccl_lab.engine")
 
@@ -77,7 +76,7 @@ class RankProcess:
 
     def _abort(self, error: CclError) -> None:
         if self._member:
-            self._member.engine.abort(code_of(error), str(error), error.rank)
+            self._member.abort(error)
 
     def serve(self) -> None:
         """Answers requests until `close`."""
@@ -142,13 +141,12 @@ class RankProcess:
 
     def _fill(self, job: _Job) -> None:
         """The pattern into this rank's INPUT, wherever it lies."""
-        schedule, count = job.layout.schedule, job.layout.elements(Buffer.input, self.rank)
+        count = job.layout.elements(Buffer.input, self.rank)
         base, offset = job.layout.resolve(Buffer.input, self.rank, 0) if count else (Buffer.input, 0)
         view = job.input if base == Buffer.input else job.output
         if count and view is not None:
             typed = view.view(collectives.numpy_dtype(job.layout.dtype))
             pattern.fill(typed[offset : offset + count], self.rank)
-        assert schedule is not None
 
     def _go(self, message: dict[str, Any], _: bytes) -> None:
         assert self._member
@@ -189,9 +187,8 @@ def _sleep_until(at_ns: int) -> None:
 
 def main(sock: socket.socket) -> None:
     """Runs a rank on `sock` until the World closes it; never returns by an exception."""
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C belongs to the notebook process, which then closes us
+    # Ctrl-C belongs to the notebook process, which then closes us.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         RankProcess(sock).serve()
     except TransportError as error:

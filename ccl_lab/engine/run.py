@@ -34,14 +34,15 @@ class Run:
         redop: str,
         cancel: Callable[[Run, str], None],
         so_far: Callable[[Run], Trace],
+        repeat: int = 1,
     ) -> None:
         self.number, self.schedule, self.layout, self.redop = number, schedule, layout, redop
+        self.repeat = repeat
         self.inputs: list[np.ndarray] = []
         self.outputs: list[np.ndarray] = []
         self.errors: dict[int, CclError] = {}
         self.state = "preparing"
         self.begin_s = 0.0  # time.monotonic() when the ranks were told to go; 0: not yet
-        self.repeat = 1
         self._cancel, self._so_far = cancel, so_far
         self._ended = threading.Event()
         self._lock = threading.Lock()

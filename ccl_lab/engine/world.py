@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import config, units, views
+from .. import units, views
 from ..errors import AbortedError, CclError, PeerLostError, ShapeError, UsageError, from_wire
 from ..ir import Buffer, Collective, Schedule, collectives
 from ..ir.layout import Layout
@@ -27,7 +27,7 @@ from ..verifier import verify
 from . import pattern
 from .collector import Collector, Feed
 from .hub import cancelled
-from .member import Options
+from .member import options_of
 from .ranks import Ranks, nic_addresses
 from .results import trace_of
 from .run import Run
@@ -59,17 +59,13 @@ class World:
         trace_spans: int | None = None,
         start_timeout: units.Duration | None = None,
     ) -> None:
-        config.check_environment()
         if isinstance(topology, int):
             topology = Topology.cluster(nodes=1, gpus_per_node=topology, nics_per_node=1)
         self.topology, self.n_ranks = topology, topology.n_ranks
-        self.options = Options(
-            transport=_transport(topology, config.get("transport", transport)),
-            trace_spans=config.get("trace_spans", trace_spans),
-            spin_us=config.get("spin_us"),
-            timeout_s=config.get("timeout", timeout),
-            start_timeout_s=config.get("start_timeout", start_timeout),
+        self.options = options_of(
+            transport=transport, timeout=timeout, trace_spans=trace_spans, start_timeout=start_timeout
         )
+        _check_transport(topology, self.options.transport)
         self._numbers, self._coll_id, self._closed = itertools.count(1), 1, False
         self._lock = threading.Lock()
         self._queue: deque[tuple[Run, Inputs | None, int, float]] = deque()
@@ -121,8 +117,7 @@ class World:
         if inputs is not None:
             _check_inputs(layout, inputs, repeat)
         verify(schedule, topology=self.topology)
-        run = Run(next(self._numbers), schedule, layout, redop, self._cancel, self._trace_so_far)
-        run.repeat = repeat
+        run = Run(next(self._numbers), schedule, layout, redop, self._cancel, self._trace_so_far, repeat)
         seconds = self.options.timeout_s if timeout is None else units.parse_duration(timeout)
         self._enqueue((run, inputs, repeat, seconds))
         return run
@@ -354,16 +349,13 @@ class World:
         return f"<World of {where}, transport {self.options.transport}: {state}>"
 
 
-def _transport(topology: Topology, transport: str) -> str:
-    if transport not in ("auto", "shm", "tcp"):
-        raise UsageError(f"transport {transport!r} is unknown: expected 'auto', 'shm' or 'tcp'.")
+def _check_transport(topology: Topology, transport: str) -> None:
     if transport == "shm" and topology.n_nodes > 1:
         raise UsageError(
             f"transport 'shm' on {topology.n_nodes} nodes: shared memory reaches one node; use 'auto'."
         )
     if transport == "tcp" and topology.nics_per_node == 0:
         raise UsageError("transport 'tcp' on nodes without NICs: give nics_per_node=1 or more.")
-    return transport
 
 
 def _check_inputs(layout: Layout, inputs: Inputs, repeat: int) -> None:

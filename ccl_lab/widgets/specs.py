@@ -1,6 +1,6 @@
 """What the browser needs of a value: plain dicts and binary columns of a trace, topology or schedule.
 
-Is: value -> spec. Is not: a widget. Works with anything that has the attributes it reads, so no noun is imported.
+Is: value -> spec. Is not: a widget. Works with anything that has the attributes it reads, so no noun is imported, only the names of its columns.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..ir.table import OP_COLUMNS, SOURCE_COLUMNS
 from .stream import SpanStream
 
 META_KEYS = (
@@ -127,26 +128,8 @@ def schedule_spec(schedule: Any) -> dict[str, Any]:
     if len(keep) > MAX_SCHEDULE_OPS:
         shown = max(1, int(np.searchsorted(np.cumsum(np.bincount(rank)), MAX_SCHEDULE_OPS)))
         keep = np.flatnonzero(rank < shown)[:MAX_SCHEDULE_OPS]
-    names = (
-        "rank",
-        "channel",
-        "step",
-        "kind",
-        "peer",
-        "sig_channel",
-        "value",
-        "dst_buf",
-        "dst_chunk",
-        "n_chunks",
-        "src_begin",
-        "src_count",
-        "arg",
-    )
-    columns = {name: np.asarray(getattr(ops, name))[keep].astype("<i4").tobytes() for name in names}
-    sources = {
-        name: np.asarray(getattr(ops, name)).astype("<i4").tobytes()
-        for name in ("src_rank", "src_buf", "src_chunk")
-    }
+    columns = {name: np.asarray(getattr(ops, name))[keep].astype("<i4").tobytes() for name in OP_COLUMNS}
+    sources = {name: np.asarray(getattr(ops, name)).astype("<i4").tobytes() for name in SOURCE_COLUMNS}
     return {
         "collective": _name(schedule.collective),
         "algorithm": str(schedule.algorithm),

@@ -127,8 +127,7 @@ ProgramSpec make_spec(Arrays& arrays) {
 
 std::shared_ptr<Engine> make_engine(int rank, const Column<std::int32_t>& node_of, int n_channels, int n_nics,
                                     std::uint64_t arena_bytes, std::uint32_t trace_spans, std::int64_t spin_us,
-                                    const std::string& doorbell_dir, const std::string& transport, int ranks_on_host) {
-  (void)doorbell_dir;  // doorbells are pipes reached through /proc, without a name
+                                    const std::string& transport, int ranks_on_host) {
   EngineOptions options;
   options.n_channels = n_channels;
   options.n_nics = n_nics;
@@ -252,16 +251,14 @@ void bind_engine(nb::module_& m) {
   bind_work(m);
   nb::class_<Engine>(m, "Engine", "One rank: memory, links to peers and the thread that runs its collectives.")
       .def(nb::new_(&make_engine), "rank"_a, "node_of"_a, nb::kw_only(), "n_channels"_a = 64, "n_nics"_a = 1,
-           "arena_bytes"_a = std::uint64_t{1} << 36, "trace_spans"_a = 65536, "spin_us"_a = 20, "doorbell_dir"_a = "",
-           "transport"_a = "auto", "ranks_on_host"_a = 0)
+           "arena_bytes"_a = std::uint64_t{1} << 36, "trace_spans"_a = 65536, "spin_us"_a = 20, "transport"_a = "auto", "ranks_on_host"_a = 0)
       .def_prop_ro("pid", [](const Engine& e) { return e.segment()->pid(); })
       .def_prop_ro("segment_fd", [](const Engine& e) { return e.segment()->fd(); })
-      .def_prop_ro("doorbell", [](const Engine&) { return std::string(); })
       .def("attach_peer",
-           [](Engine& e, std::int32_t peer, int pid, int fd, const std::string&) {
+           [](Engine& e, std::int32_t peer, int pid, int fd) {
              released([&] { return e.attach_peer(peer, pid, fd); });
            },
-           "peer"_a, "pid"_a, "segment_fd"_a, "doorbell"_a = "")
+           "peer"_a, "pid"_a, "segment_fd"_a)
       .def("add_connection",
            [](Engine& e, std::int32_t peer, std::uint16_t nic, std::uint16_t peer_nic, std::uint16_t index, int fd) {
              released([&] { return e.add_connection(peer, nic, peer_nic, index, fd); });

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from ccl_lab.ir.table import OP_COLUMNS
 from ccl_lab.trace.columns import COLUMNS, SpanKind, Track
 
 
@@ -137,21 +138,7 @@ def million(n: int = 1_000_000, lanes: int = 64, seed: int = 0) -> FakeTrace:
 
 def schedule(n: int = 8) -> SimpleNamespace:
     """Ring all_reduce as op columns."""
-    names = (
-        "rank",
-        "channel",
-        "step",
-        "kind",
-        "peer",
-        "sig_channel",
-        "value",
-        "dst_buf",
-        "dst_chunk",
-        "n_chunks",
-        "src_begin",
-        "src_count",
-        "arg",
-    )
+    names = tuple(OP_COLUMNS)
     rows: list[tuple] = []
     src: list[tuple] = []
 

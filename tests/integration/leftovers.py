@@ -7,12 +7,20 @@ import os
 from pathlib import Path
 
 
+def _read(path: Path) -> str:
+    """A file of /proc; "" if its process has just ended."""
+    try:
+        return path.read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
 def children_of(pid: int) -> set[int]:
     """All descendants of a process."""
     found, todo = set(), [pid]
     while todo:
         for task in Path(f"/proc/{todo.pop()}/task").glob("*/children"):
-            new = {int(child) for child in task.read_text().split()} - found
+            new = {int(child) for child in _read(task).split()} - found
             found |= new
             todo += new
     return found
@@ -20,12 +28,8 @@ def children_of(pid: int) -> set[int]:
 
 def alive(pids: set[int]) -> set[int]:
     """Those of `pids` that run (zombies do not)."""
-    return {
-        pid
-        for pid in pids
-        if Path(f"/proc/{pid}/stat").exists()
-        and Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    }
+    states = {pid: _read(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split() for pid in pids}
+    return {pid for pid, state in states.items() if state and state[0] != "Z"}
 
 
 def leftovers() -> dict[str, object]:

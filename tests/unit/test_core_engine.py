@@ -77,7 +77,7 @@ def run_rank(rank: int, n: int, transport: str, block: int, links: dict[int, soc
     cards = json.loads(control.recv(64 * n, socket.MSG_WAITALL))
     for peer, (pid, fd) in enumerate(cards):
         if peer != rank and transport != "tcp":
-            engine.attach_peer(peer, pid, fd, "")
+            engine.attach_peer(peer, pid, fd)
         elif peer != rank:
             engine.add_connection(peer, 0, 0, 0, links[peer].detach())
             assert engine.connected(peer, 0, 0) and not engine.connected(peer, 1, 0)
@@ -178,7 +178,7 @@ def test_errors_have_their_classes_and_culprits():
 def pair() -> list[_core.Engine]:
     engines = [engine_of(rank, 2) for rank in range(2)]
     for rank in range(2):
-        engines[rank].attach_peer(1 - rank, engines[1 - rank].pid, engines[1 - rank].segment_fd, "")
+        engines[rank].attach_peer(1 - rank, engines[1 - rank].pid, engines[1 - rank].segment_fd)
     return engines
 
 
