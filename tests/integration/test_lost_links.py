@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
 
 import ccl_lab as ccl
+from ccl_lab.trace.columns import Track
 
 
 @pytest.fixture(scope="module")
@@ -36,3 +38,21 @@ def test_a_nic_that_is_down_is_named(world: ccl.World) -> None:
     run = world.start(schedule)
     run.wait(10)
     run.check()
+
+
+def test_a_nic_pulled_in_the_middle_ends_the_run_on_every_rank(world: ccl.World) -> None:
+    schedule = ccl.plan("all_reduce", world.topology, nbytes="64MiB", algorithm="ring")
+    run = world.start(schedule)
+    deadline = time.monotonic() + 10
+    while not (run.trace["track"] == Track.nic_tx).any() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    world.set_nic(1, 0, 1, up=False)
+    try:
+        with pytest.raises(ccl.LinkDownError, match="NIC 0 .*is down"):
+            run.wait(10)
+    finally:
+        world.set_nic(1, 0, 1, up=True)
+    assert set(run.errors) == {0, 1}, "both ranks say why"
+    again = world.start(schedule)
+    again.wait(20)
+    again.check()
