@@ -3,7 +3,7 @@
 # make build   the package, editable            make bench     side-by-side benchmarks    make fuzz   1 M broken files
 #
 # Needs python3 >= 3.10, a C++20 compiler and make; all else is installed into $(VENV). Re-running rebuilds only what changed.
-# Variables: PYTHON, VENV, LAB_ARGS (say "--no-browser --port 8899"), DEMO_ARGS, TEST_ARGS, FUZZ_INPUTS.
+# Variables: PYTHON, VENV, LAB_ARGS (say "--no-browser --port 8899"), DEMO_ARGS, TEST_ARGS, BENCH_ARGS (say "--quick"), FUZZ_INPUTS.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -11,7 +11,10 @@ LAB_ARGS ?=
 DEMO_ARGS ?= --out out
 TEST_JOBS ?= 2
 TEST_ARGS ?=
+BENCH_ARGS ?=
 FUZZ_INPUTS ?= 1000000
+SECONDS ?= 60
+SEED ?= 1
 SANITIZERS ?= address undefined thread
 
 BIN := $(VENV)/bin
@@ -19,7 +22,7 @@ DEPS := $(VENV)/.ccl_lab_deps
 BUILT := $(VENV)/.ccl_lab_built
 NATIVE := $(shell find native -type f \( -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name 'CMakeLists.txt' -o -name '*.cmake' \))
 
-.PHONY: lab demo test test-native build bench clean fuzz sanitize
+.PHONY: lab demo test test-native build bench clean fuzz fuzz-faults soak sanitize
 .DEFAULT_GOAL := build
 
 build: $(BUILT)
@@ -48,10 +51,25 @@ test: build test-native
 
 bench: build
 	$(BIN)/python -m bench
+	$(BIN)/ccl-lab bench $(BENCH_ARGS)
 
 fuzz: build
 	$(BIN)/python tests/fuzz/fuzz_codec.py --inputs $(FUZZ_INPUTS)
 	$(BIN)/python tests/fuzz/fuzz_trace.py --inputs $(FUZZ_INPUTS)
+	$(BIN)/python tests/fuzz/fuzz_import.py --inputs $(FUZZ_INPUTS)
+
+# Seeded faults on the virtual network for SECONDS, from SEED on; a failing seed prints how to see it again.
+fuzz-faults: $(DEPS)
+	@PATH="$(abspath $(BIN)):$$PATH" cmake -S native -B build/tests -G Ninja -DCMAKE_BUILD_TYPE=Release -DCCL_LAB_TESTS=ON -DCCL_LAB_BIND=OFF >/dev/null
+	PATH="$(abspath $(BIN)):$$PATH" cmake --build build/tests --target fuzz_faults -- --quiet
+	build/tests/tests/fuzz_faults --seconds $(SECONDS) --first-seed $(SEED)
+
+# Eight hours of random faults in virtual time, ten minutes live.
+soak: build
+	@PATH="$(abspath $(BIN)):$$PATH" cmake -S native -B build/tests -G Ninja -DCMAKE_BUILD_TYPE=Release -DCCL_LAB_TESTS=ON -DCCL_LAB_BIND=OFF >/dev/null
+	PATH="$(abspath $(BIN)):$$PATH" cmake --build build/tests --target fuzz_faults -- --quiet
+	build/tests/tests/fuzz_faults --soak-hours 8
+	$(BIN)/python -m bench soak
 
 test-native: $(DEPS)
 	@PATH="$(abspath $(BIN)):$$PATH" cmake -S native -B build/tests -G Ninja -DCMAKE_BUILD_TYPE=Release -DCCL_LAB_TESTS=ON -DCCL_LAB_BIND=OFF >/dev/null

@@ -9,7 +9,28 @@ from pathlib import Path
 
 from .record import save
 
-BENCHMARKS = ("trace_overhead", "start_up", "simulated_against_measured", "timeline_fps", "live_stream")
+BENCHMARKS = (
+    "engine_overhead",
+    "python_overhead",
+    "tcp_rails",
+    "trace_overhead",
+    "start_up",
+    "simulated_against_measured",
+    "timeline_fps",
+    "trace_import",
+    "live_stream",
+    "elastic",
+    "failover",
+    "failover_overhead",
+    "degraded",
+    "degraded_live",
+    "steps",
+    "torch_steps",
+    "soak",
+    "overlap_paper",
+    "overlap_live",
+    "gpt_steps",
+)
 
 
 def main() -> int:

@@ -33,11 +33,15 @@ _NAMES = {
     "Proof": ".verifier",
     "simulate": ".simulator",
     "Trace": ".trace",
+    "FaultScript": ".faults",
     "World": ".engine",
     "Communicator": ".engine",
+    "Emulated": ".engine",
+    "Matmul": ".engine",
     "Work": ".engine",
     "Run": ".engine",
     "init": ".engine",
+    "empty": ".engine",
     "export_html": ".widgets",
     "errors": "",
 } | dict.fromkeys(
@@ -54,11 +58,15 @@ __all__ = ["__version__", *_NAMES]
 if TYPE_CHECKING:
     from . import errors as errors
     from .engine import Communicator as Communicator
+    from .engine import Emulated as Emulated
+    from .engine import Matmul as Matmul
     from .engine import Run as Run
     from .engine import Work as Work
     from .engine import World as World
+    from .engine import empty as empty
     from .engine import init as init
     from .errors import *  # noqa: F403
+    from .faults import FaultScript as FaultScript
     from .ir import Buffer as Buffer
     from .ir import Builder as Builder
     from .ir import Collective as Collective

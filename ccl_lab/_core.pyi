@@ -8,23 +8,47 @@ class Segment:                      # another rank's (or one's own) shared memor
     def drain_spans(self, max_spans: int = 65536) -> np.ndarray: ...   # structured SPAN_DTYPE (bytes copied out), consumes
     def dropped_spans(self) -> int: ...
     def abort(self, code: int, reason: str, culprit: int) -> bool: ... # first reason wins; True if it was the first
+    def open_messenger(self, key: bytes, out_of_band: str, nics: list[str], node_of: list[int]) -> list[tuple[str, int]]: ...  # lost paths are repaired from here on; its sockets: out of band, then by NIC
+    def set_messenger_peer(self, rank: int, addresses: list[tuple[str, int]]) -> None: ...
+    def path_missing(self, peer: int, nic: int, peer_nic: int, why: str) -> None: ...   # could not be connected: tried again as one that was lost
+    news_fd: int                                                         # readable when rail_news has something; -1 without a messenger
+    def rail_news(self) -> tuple[list[tuple[int, int, int, int]], list[dict[str, object]]]: ...  # (peer, nic, peer_nic, generation) to connect again; what happened
+    def rails(self) -> dict[str, object]: ...                            # paths with their state; lost, recovered, resent, duplicates, ignored, back
     def set_nic(self, nic: int, bytes_per_s: int, up: bool) -> None: ...
+    def set_fault(self, nic: int, kind: str, value: int) -> None: ...  # silent_tx silent_rx unplugged down: 0 or 1; damage: frames; sever: connections; delay_ns jitter_ns; 0 undoes
+    def faults(self) -> dict[int, dict[str, dict[str, int]]]: ...      # {nic: {"values": {kind: asked or left}, "hits": {kind: how often it did something}}}
+    def set_message_fault(self, kind: str, value: int) -> None: ...    # out-of-band messages of this rank: loss_ppm double_ppm late_ns (at most); 0 undoes
+    def message_faults(self) -> dict[str, dict[str, int]]: ...         # {"values": {kind: asked}, "hits": {kind: messages}}
+    def arm_trigger(self, point: str, passes: int = 1, rank: int = -1, path: tuple[int, int] = (-1, -1), nic: int = -1, asked: dict[str, int] = ..., signal: int = 0) -> int: ...  # at the n-th pass of a point of the protocol; its number
+    def fired_trigger(self, number: int) -> dict | None: ...           # None while it waits; rank, time_ns, did [kind], hits {kind: before}
+    def release_trigger(self, number: int) -> dict | None: ...         # calls it off (None), or frees it after it fired
     def nic_counters(self) -> np.ndarray: ...                          # u64[n_nics, 2] tx, rx bytes
     def set_tracing(self, on: bool) -> None: ...
     def status(self) -> dict: ...                                      # coll_id, state (idle running stopped closed), heartbeat_ns, aborted, abort_reason, culprit
     def view(self, offset: int, nbytes: int) -> np.ndarray: ...        # u8 view of arena memory (keeps Segment alive)
 
 class Engine:                       # one rank
-    def __init__(self, rank: int, node_of: np.ndarray, *, n_channels: int = 64, n_nics: int = 1, arena_bytes: int = 1 << 36, trace_spans: int = 65536, spin_us: int = 20, transport: str = "auto", ranks_on_host: int = 0) -> None: ...
+    def __init__(self, rank: int, node_of: np.ndarray, *, n_channels: int = 64, n_nics: int = 1, arena_bytes: int = 1 << 36, trace_spans: int = 65536, spin_us: int = 20, transport: str = "auto", ranks_on_host: int = 0, register_buffers: bool = False) -> None: ...
     pid: int; segment_fd: int
     def attach_peer(self, peer: int, pid: int, segment_fd: int) -> None: ...     # same-node peers
-    def add_connection(self, peer: int, nic: int, peer_nic: int, index: int, fd: int) -> None: ...  # takes over the descriptor
+    def add_connection(self, peer: int, nic: int, peer_nic: int, index: int, fd: int, generation: int = 0) -> None: ...  # takes over the descriptor
     def connected(self, peer: int, nic: int, peer_nic: int) -> bool: ...
     def set_nic(self, nic: int, bytes_per_s: int, up: bool = True) -> None: ...                 # only on the node leader's segment
     def empty(self, nbytes: int) -> tuple[int, np.ndarray]: ...          # (arena offset, u8 array view); memory returns to the arena when the array dies; 64-byte aligned, 4096 for >= 4096
     def arena_offset_of(self, address: int, nbytes: int) -> int: ...     # -1: not registered memory
     def compile(self, arrays: dict[str, object]) -> "Program": ...       # see below; validates everything, raises BoundsError/UsageError
-    def start(self, program: "Program", input: np.ndarray | None, output: np.ndarray | None, *, coll_id: int, timeout_s: float) -> "Work": ...   # contiguous u8 views; registered memory (arena) required; scratch is taken from the arena and cached with the program
+    def start(self, program: "Program", input: np.ndarray | None, output: np.ndarray | None, *, coll_id: int, timeout_s: float, compute: "Computation | None" = None) -> "Work": ...   # contiguous u8 views; registered memory (arena) required; scratch is taken from the arena and cached with the program
+    def collective(self, collective: int, x: object, out: object, redop: str, root: int, peer: int, timeout_s: float) -> bool: ...  # the direct way: True once done, False: go the long way
+    def admit(self, collective: int, dtype: int, redop: int, root: int, peer: int, block_bytes: int) -> None: ...  # a schedule for such calls was proved
+    @property
+    def node_complete(self) -> bool: ...                                 # all ranks are on this node, and attached
+    def register(self, address: int, nbytes: int) -> None: ...           # ordinary memory that peers may use in place
+    def unregister(self, address: int) -> None: ...
+    @property
+    def registered_bytes(self) -> int: ...
+    @property
+    def traffic(self) -> tuple[int, int]: ...                            # bytes read and written by node collectives of this rank
+    def run(self, program: "Program", input: object, output: object, *, coll_id: int, timeout_s: float, apart: bool = False, compute: "Computation | None" = None) -> tuple[int, int] | None: ...  # start and wait in one call, driven by the calling thread: (begin_ns, end_ns); buffers of any shape and type; None: a buffer is not registered, or, with apart, both are the same memory
     def abort(self, code: int, reason: str, culprit: int) -> None: ...
     def reset(self, epoch: int) -> None: ...
     def drain_spans(self, max_spans: int = 65536) -> np.ndarray: ...
@@ -34,12 +58,20 @@ class Engine:                       # one rank
 # compile(arrays): keys: collective u8, dtype u8, redop u8, plan_hash u64, count u64 (elements per block; for the READY check), input_bytes, output_bytes, scratch_bytes, output_elements (for avg), n_ranks_avg,
 #  alias: 0 none / 1 input lives in output at alias_offset / 2 output lives in input at alias_offset,  n_channels,
 #  op arrays (len = ops of this rank, program order): op_id i32, kind u8, channel i32, peer i32, sig_channel i32, value i64, step i32, dst_buf u8, dst_offset u64, nbytes u64, src_begin i32, src_count i32, nic u16, peer_nic u16, arg i32
+#  compute ops: value 1: source 0 is produced, the others are added, to dst; 0: sources are read, no dst; nbytes: of each of them
 #  source arrays: src_rank i32, src_buf u8, src_offset u64
 #  ready_to i32[]: peers that access this rank's memory or counters (they need our READY); the peers we need READY from follow from the ops.
 #  ready_nic u16[], ready_peer_nic u16[]: by ready_to, the NICs that carry READY (may be missing: NIC 0)
 
 class Program: ...
+class Computation:                  # who does the compute ops of a run; a program that has some is refused without
+    @staticmethod
+    def emulated(duration_ns: np.ndarray) -> "Computation": ...          # a device that is only a clock: i64 ns by partition; carries
+    @staticmethod
+    def caller(carries: bool = False) -> "Computation": ...              # the thread that calls next_partition; carries: INPUT holds what partitions produce, the engine adds the other sources and writes the sum
 class Work:
+    def next_partition(self) -> int: ...                                 # op_id of the compute op to do now, the one before having ended; GIL released; -1: ended; raises the error it ended in
+    scratch: np.ndarray | None                                           # u8 view of SCRATCH
     def wait(self, timeout_s: float = -1.0) -> bool: ...                 # GIL released; True when ended; raises the op's error if it failed
     def done(self) -> bool: ...
     def error(self) -> Exception | None: ...

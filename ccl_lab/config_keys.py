@@ -23,7 +23,10 @@ KEYS = (
     Key('CCL_LAB_START_TIMEOUT', 'duration', '60s', 'deadline for all ranks to join'),
     Key('CCL_LAB_TRANSPORT', 'str', 'auto', 'auto (shared memory inside a node, rails between nodes), shm or tcp'),
     Key('CCL_LAB_NICS', 'str', '', 'comma-separated names or addresses of the NICs to use; empty: all that are up'),
+    Key('CCL_LAB_CONNECTIONS', 'int', '2', 'TCP connections between each pair of NICs; bytes go to whichever has room'),
+    Key('CCL_LAB_FAILOVER', 'str', 'on', 'on: what a lost NIC carried goes over the others, in the middle of a collective; off: the collective ends in an error'),
     Key('CCL_LAB_TRACE_SPANS', 'int', '65536', 'spans a rank keeps in its ring before new ones are dropped and counted; 0 switches tracing off'),
+    Key('CCL_LAB_REGISTER', 'str', 'explicit', 'explicit: peers use in place what empty() gave or register() was told; auto: ordinary buffers of large messages too, when they come again'),
     Key('CCL_LAB_SPIN_US', 'int', '20', 'time an idle rank polls before it sleeps, when ranks do not outnumber cores'),
     Key('CCL_LAB_LOG', 'str', 'warning', 'debug, info, warning or error'),
 )

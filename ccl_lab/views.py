@@ -12,6 +12,7 @@ from typing import Any
 VIEWS = {
     "timeline": "ccl_lab.widgets:timeline",
     "heatmap": "ccl_lab.widgets:heatmap",
+    "overlap": "ccl_lab.widgets:overlap",
     "topology": "ccl_lab.widgets:topology",
     "schedule": "ccl_lab.widgets:schedule",
     "trace_diff": "ccl_lab.widgets:trace_diff",

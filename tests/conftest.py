@@ -11,6 +11,7 @@ import fnmatch
 import importlib.util
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -30,15 +31,24 @@ def _missing_module(name: str) -> bool:
     return importlib.util.find_spec(name) is None
 
 
+def _can_make_namespaces() -> bool:
+    command = "ip link add type veth && ip link add type bridge"
+    words = ["unshare", "--net", "sh", "-c", command]
+    return os.geteuid() == 0 and bool(shutil.which("unshare")) and subprocess.run(words, capture_output=True).returncode == 0
+
+
 CONDITIONS = {
     "always": lambda: True,
     "no-chromium": lambda: not (shutil.which("chromium") or shutil.which("google-chrome")),
     "no-node": lambda: shutil.which("node") is None,
     "no-node-modules": lambda: not Path("widgets/node_modules").is_dir(),
+    "no-valgrind": lambda: shutil.which("valgrind") is None,
     "no-torch": lambda: _missing_module("torch"),
     "no-gpu": lambda: not Path("/dev/nvidiactl").exists(),
     "no-rdma": lambda: not Path("/sys/class/infiniband").is_dir(),
+    "no-netns": lambda: not _can_make_namespaces(),
     "not-root": lambda: os.geteuid() != 0,
+    "no-shared-traces": lambda: not Path("..", "shared", "traces").is_dir(),
     "no-numa": lambda: not Path("/sys/devices/system/node/node1").is_dir(),
 }
 

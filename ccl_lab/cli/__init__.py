@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from .. import config
 from ..errors import CclError, UsageError
-from . import doctor, lab, run, trace
+from . import bench, doctor, lab, run, trace
 
 
 class Parser(argparse.ArgumentParser):
@@ -33,7 +33,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=_version())
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
-    for module in (lab, run, trace, doctor):
+    for module in (lab, run, trace, bench, doctor):
         module.add_commands(commands)
     return top
 
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code."""
     top = parser()
     parsed, further = top.parse_known_args(arguments)
-    if further and parsed.command != "lab":
+    if further and parsed.command not in ("lab", "bench"):
         top.error(f"unrecognized arguments: {' '.join(further)}")
     parsed.further = further
     try:

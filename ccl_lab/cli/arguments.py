@@ -101,6 +101,38 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print exactly one JSON object")
 
 
+def add_fault_arguments(parser: argparse.ArgumentParser) -> None:
+    """What goes wrong in the timed iterations of `run`."""
+    parser.add_argument(
+        "--fault",
+        action="append",
+        default=[],
+        metavar="SPEC",
+        help='a fault in every timed run, such as "nic_down node=1 nic=2 after=2ms" (repeatable; see docs/faults.md)',
+    )
+    parser.add_argument("--fault-script", metavar="FILE", help="faults of a saved script, text or JSON, in every timed run")
+
+
+def script_from(arguments: argparse.Namespace) -> Any:
+    """The FaultScript of --fault-script and --fault, in this order, with everything undone after each run; None without any.
+
+    Raises UsageError or DecodeError naming the option, the line and what was expected.
+    """
+    from ..faults import FaultScript, FaultSpec
+
+    script = FaultScript()
+    if arguments.fault_script:
+        if not Path(arguments.fault_script).exists():
+            raise UsageError(f"fault script {arguments.fault_script!r} does not exist.")
+        script = FaultScript.load(arguments.fault_script)
+    for text in arguments.fault:
+        try:
+            script += FaultScript(FaultSpec.parse(text))
+        except UsageError as error:
+            raise UsageError(f"--fault {text!r}: {error}") from None
+    return script.final_heal() if len(script) else None
+
+
 def plan_from(arguments: argparse.Namespace) -> tuple[Any, Any]:
     """(topology, proved schedule) of the common arguments."""
     from ..ir import Schedule
@@ -112,6 +144,7 @@ def plan_from(arguments: argparse.Namespace) -> tuple[Any, Any]:
         schedule = Schedule.load(arguments.schedule)
     else:
         options: dict[str, Any] = {"in_place": arguments.in_place, "root": arguments.root}
+        options["mapped"] = getattr(arguments, "transport", None) != "tcp"
         if arguments.peer is not None:
             options["peer"] = arguments.peer
         schedule = plan(

@@ -10,7 +10,14 @@ import statistics
 from typing import Any
 
 from ..errors import UsageError
-from .arguments import add_collective_arguments, plan_from, print_result, result
+from .arguments import (
+    add_collective_arguments,
+    add_fault_arguments,
+    plan_from,
+    print_result,
+    result,
+    script_from,
+)
 
 
 def add_commands(commands: Any) -> None:
@@ -37,7 +44,9 @@ def add_commands(commands: Any) -> None:
     )
     run.add_argument("--warmup", type=int, default=1, metavar="N", help="runs before them (default: 1)")
     run.add_argument("--transport", help="auto, shm or tcp")
+    run.add_argument("--fabric", help="emulated, or netns (as root): nodes are network namespaces, NICs real interfaces")
     run.add_argument("--no-check", action="store_true", help="do not compare the results with the reference")
+    add_fault_arguments(run)
     run.set_defaults(run=run_run)
 
     demo = commands.add_parser(
@@ -93,7 +102,9 @@ def run_run(arguments: argparse.Namespace) -> int:
     if arguments.iterations < 1 or arguments.warmup < 0:
         raise UsageError("--iterations must be 1 or more, --warmup 0 or more.")
     topology, schedule = plan_from(arguments)
-    options = {"transport": arguments.transport} if arguments.transport else {}
+    script = script_from(arguments)
+    options = {name: getattr(arguments, name) for name in ("transport", "fabric") if getattr(arguments, name)}
+    found: dict[str, Any] = {}
     with World(topology, **options) as world:
         if not arguments.no_check:
             first = world.start(schedule)
@@ -101,7 +112,10 @@ def run_run(arguments: argparse.Namespace) -> int:
             first.check()
         for _ in range(arguments.warmup):
             world.run(schedule)
-        traces = [world.run(schedule) for _ in range(arguments.iterations)]
+        if script is None:
+            traces = [world.run(schedule) for _ in range(arguments.iterations)]
+        else:
+            traces, found = _run_with_faults(world, schedule, script, arguments)
     times = sorted(trace.time_us for trace in traces)
     median = min(traces, key=lambda trace: abs(trace.time_us - statistics.median_low(times)))
     values = result(schedule, topology, median, "measured")
@@ -111,11 +125,26 @@ def run_run(arguments: argparse.Namespace) -> int:
         "iterations": len(times),
         "checked": not arguments.no_check,
         "drops": int(median.meta.get("drops", 0)),
-    }
+    } | found
     if arguments.out:
         traces[-1].save(arguments.out)
     print_result(values, arguments.json)
     return 0
+
+
+def _run_with_faults(world: Any, schedule: Any, script: Any, arguments: argparse.Namespace) -> tuple[list[Any], dict[str, Any]]:
+    """(traces, what is added to the result): every timed run has the script, and is checked after it."""
+    traces, fired = [], [0] * len(script)
+    for _ in range(arguments.iterations):
+        run = world.start(schedule, faults=script)
+        traces.append(run.wait())
+        if not arguments.no_check:
+            run.check()
+        fired = [total + fault.fired for total, fault in zip(fired, run.faults, strict=True)]
+    rows = [{"fault": each.text(), "fired": hits} for each, hits in zip(script, fired, strict=True) if each.kind != "heal"]
+    if not arguments.json:
+        return traces, {f"fired {row['fault']}": row["fired"] for row in rows}
+    return traces, {"faults": rows, "rail_events": len(world.faults.events)}
 
 
 def run_demo(arguments: argparse.Namespace) -> int:

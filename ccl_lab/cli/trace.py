@@ -1,4 +1,4 @@
-"""`trace info|stats|convert`: look at a trace file, or write it in another format.
+"""`trace info|stats|convert`: look at trace files, our own or a job's, or write them in another format.
 
 Is not: a viewer; `ccl-lab trace convert x.arrow x.pftrace` feeds the viewers people have.
 """
@@ -6,10 +6,14 @@ Is not: a viewer; `ccl-lab trace convert x.arrow x.pftrace` feeds the viewers pe
 from __future__ import annotations
 
 import argparse
-import dataclasses
+import json
+import sys
 from typing import Any
 
 from .arguments import add_json, print_result
+
+_FILES = "a trace: ours, Kineto, flight recorder, Chakra; one file a rank, a tar of them, or a folder"
+_COLLECTIVES = 12
 
 
 def add_commands(commands: Any) -> None:
@@ -18,23 +22,41 @@ def add_commands(commands: Any) -> None:
     )
     actions = trace.add_subparsers(dest="action", metavar="ACTION", required=True)
     info = actions.add_parser("info", help="what the trace is")
-    stats = actions.add_parser("stats", help="bandwidth and percentiles, per rank and NIC")
+    stats = actions.add_parser(
+        "stats", help="what the time went to, per rank; overlap; who is late; bandwidth"
+    )
     for parser, run in ((info, run_info), (stats, run_stats)):
-        parser.add_argument("file", metavar="FILE", help="a .arrow, .parquet, .json or .json.gz trace")
+        parser.add_argument("file", metavar="FILE", nargs="+", help=_FILES)
+        _add_options(parser)
         add_json(parser)
         parser.set_defaults(run=run)
     convert = actions.add_parser("convert", help="write a trace in another format, by suffix")
-    convert.add_argument("file", metavar="FILE", help="a .arrow, .parquet, .json or .json.gz trace")
+    convert.add_argument("file", metavar="FILE", nargs="+", help=_FILES)
     convert.add_argument(
-        "target", metavar="TARGET", help="a .pftrace, .json, .json.gz, .arrow or .parquet file"
+        "target",
+        metavar="TARGET",
+        help="a .pftrace, .json, .json.gz, .arrow or .parquet file; .kineto (folder), .et, .flight.json: a file a rank",
     )
+    _add_options(convert)
     convert.set_defaults(run=run_convert)
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--classes",
+        metavar="FILE",
+        help="table of what kernels are, before the built-in one (see docs/traces.md)",
+    )
+    parser.add_argument("--recover", action="store_true", help="read what is whole of a file that is cut off")
+    parser.add_argument("--no-align", action="store_true", help="leave each rank's clock as it was recorded")
 
 
 def _load(arguments: argparse.Namespace) -> Any:
     from ..trace import Trace
 
-    return Trace.load(arguments.file)
+    return Trace.load(
+        *arguments.file, classes=arguments.classes, align=not arguments.no_align, recover=arguments.recover
+    )
 
 
 def run_info(arguments: argparse.Namespace) -> int:
@@ -46,19 +68,41 @@ def run_info(arguments: argparse.Namespace) -> int:
 
 
 def run_stats(arguments: argparse.Namespace) -> int:
-    stats = _load(arguments).stats()
+    trace = _load(arguments)
+    exposure, late = trace.exposure(), trace.stragglers()
     if arguments.json:
-        print_result(plain_stats(stats), True)
+        found = {"ranks": exposure.partition(), "collectives": late.rows(), "late_rank": late.late_rank}
+        print(json.dumps(found, allow_nan=False))
+        return 0
+    for note in trace.meta.get("notes") or ():
+        print(f"note: {note}", file=sys.stderr)
+    print(exposure)
+    print(f"\n{late.words()}")
+    if len(late.ranks) > 1:
+        print(late.ranks.text())
+    if len(late.collectives):
+        print(f"\nCollectives ({len(late.collectives)})\n{late.collectives.text(_COLLECTIVES)}")
+    if trace.meta.get("source") == "imported":
+        _print_import(trace)
     else:
-        print(stats)
+        print(f"\n{trace.stats()}")
     return 0
 
 
-def plain_stats(stats: Any) -> dict[str, Any]:
-    """The statistics as JSON can hold them."""
-    if hasattr(stats, "to_dict"):
-        return stats.to_dict()
-    return dataclasses.asdict(stats)
+def _print_import(trace: Any) -> None:
+    clock = trace.meta.get("clock")
+    if clock:
+        moved = ", ".join(
+            f"rank {rank} {offset:+.3g}" for rank, offset in list(clock["offset_us"].items())[:16]
+        )
+        left = clock["residual_us"]
+        print(
+            f"\nClocks, by the {clock['method']} (µs): {moved}; left over: median {left['median']:.3g}, at most {left['max']:.3g}"
+        )
+    print("\nClassified as (class, library, names, spans, time in µs, for example):")
+    for row in trace.meta.get("classified") or ():
+        counts = f"{row['names']:>5}  {row['spans']:>8}  {row['time_us']:>12.1f}"
+        print(f"  {row['class']:<13}  {row['library'] or '-':<17}  {counts}  {row['examples'][0][:60]}")
 
 
 def run_convert(arguments: argparse.Namespace) -> int:

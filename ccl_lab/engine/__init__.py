@@ -8,26 +8,71 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from ..errors import UsageError
+
 if TYPE_CHECKING:
     from .communicator import Communicator as Communicator
-    from .communicator import Work as Work
+    from .communicator import empty as empty
+    from .compute import Emulated as Emulated
+    from .compute import Matmul as Matmul
+    from .elastic import ElasticCommunicator as ElasticCommunicator
     from .run import Run as Run
+    from .work import Work as Work
     from .world import World as World
 
-_NAMES = {"World": ".world", "Run": ".run", "Communicator": ".communicator", "Work": ".communicator"}
+_NAMES = {
+    "World": ".world",
+    "Emulated": ".compute",
+    "Matmul": ".compute",
+    "Run": ".run",
+    "Communicator": ".communicator",
+    "ElasticCommunicator": ".elastic",
+    "Work": ".work",
+    "empty": ".communicator",
+}
 __all__ = [*_NAMES, "init"]
 
 
-def init(*, transport: str | None = None, timeout: Any = None) -> Communicator:
+def init(
+    *,
+    transport: str | None = None,
+    timeout: Any = None,
+    elastic: bool = False,
+    join: bool = False,
+    patience: Any = None,
+    group_size: int = 1,
+) -> Any:
     """Joins the job this process was started in by torchrun, mpirun, srun or CCL_LAB_RANK, and returns its Communicator.
 
     transport: "auto", "shm" or "tcp"; timeout: deadline of a collective, such as "30s". Explicit arguments beat the
     environment. Raises UsageError outside a launcher, ConnectError or OpTimeout if the job does not come together.
-    """
-    from .communicator import Communicator
-    from .join import join
 
-    return Communicator(join(transport, timeout))
+    elastic=True returns an ElasticCommunicator: lost processes are left out, the others go on, new ones can join. join=True: as a
+    new member of such a job, which the members let in by `grow`. patience: silence after which a process counts as lost, once
+    something failed (default "5s"). group_size: members k·group_size up to (k + 1)·group_size leave together.
+    """
+    if elastic:
+        return _init_elastic(transport, timeout, join, patience, group_size)
+    if join or patience is not None or group_size != 1:
+        raise UsageError("join, patience and group_size are of an elastic job: give elastic=True.")
+    from .communicator import Communicator
+    from .join import join as enter
+
+    return Communicator(enter(transport, timeout))
+
+
+def _init_elastic(transport: str | None, timeout: Any, joins: bool, patience: Any, group_size: int) -> Any:
+    from .. import units
+    from .elastic import ElasticCommunicator
+    from .elastic_job import ElasticJob
+    from .member import options_of
+    from .membership import PATIENCE_S
+
+    patience_s = PATIENCE_S if patience is None else units.parse_duration(patience)
+    if not patience_s > 0 or group_size < 1:
+        raise UsageError(f"patience {patience!r}, group_size {group_size}: expected more than 0 s, and 1 or more.")
+    options = options_of(transport=transport, timeout=timeout)
+    return ElasticCommunicator(ElasticJob(options, joins=joins, patience_s=patience_s, group_size=group_size))
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,8 @@
-"""What users pass to a collective, as flat numpy views; and registered memory to stage what is not registered.
+"""What users pass to a collective, as flat numpy views; and registered memory: to stage what is not, and the arrays that are.
 
-Is: numpy arrays, buffers and DLPack objects -> 1-D arrays without a copy, and a pool of staging memory. Is not: a copy of
-user data behind their back: what must be contiguous or writable and is not, is refused with what to do.
+Is: numpy arrays, buffers and DLPack objects -> 1-D arrays without a copy, a pool of staging memory, the arrays that were
+registered. Is not: a copy of user data behind their back: what must be contiguous or writable and is not, is refused with
+what to do.
 """
 
 from __future__ import annotations
@@ -58,6 +59,11 @@ def as_bytes(array: np.ndarray) -> np.ndarray:
     return array.reshape(-1).view(np.uint8)
 
 
+def same_memory(a: np.ndarray, b: np.ndarray) -> bool:
+    """True if both are the same bytes, and any."""
+    return a.nbytes > 0 and a.ctypes.data == b.ctypes.data and a.nbytes == b.nbytes
+
+
 class Staging:
     """Registered buffers by power-of-two size, reused by the calls of one communicator. Not thread-safe."""
 
@@ -79,3 +85,27 @@ class Staging:
         pool = self._free[buffer.nbytes]
         if len(pool) < MAX_POOLED:
             pool.append(buffer)
+
+
+class Registered:
+    """The arrays of a user that peers may use in place; kept alive as long as they are registered. Not thread-safe."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self._held: dict[int, list[np.ndarray]] = defaultdict(list)  # by address, once for each time
+
+    def add(self, array: Any) -> None:
+        """Registers its memory, or counts one more time. Raises RegistrationError where it overlaps other such memory."""
+        flat = as_array(array, "array", writable=True)
+        self._engine.register(flat.ctypes.data, flat.nbytes)
+        self._held[flat.ctypes.data].append(flat)
+
+    def remove(self, array: Any) -> None:
+        """Undoes one `add`. Raises RegistrationError if there was none."""
+        address = as_array(array, "array").ctypes.data
+        self._engine.unregister(address)
+        held = self._held.get(address)
+        if held:
+            held.pop()
+            if not held:
+                del self._held[address]

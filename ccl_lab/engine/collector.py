@@ -104,6 +104,12 @@ class Collector:
         with self._lock:
             return (np.concatenate(self._kept) if self._kept else np.zeros(0, FEED_DTYPE)), self._kept_drops
 
+    def regroup(self, segments: Sequence[Any], node_of: np.ndarray) -> None:
+        """Goes on with the segments of other members; what the old ones still held is dropped."""
+        with self._lock:
+            self._segments, self._node_of = segments, node_of
+            self._dropped_before = [0] * len(segments)
+
     def drain(self) -> None:
         """Takes what is in the rings now."""
         with self._lock:

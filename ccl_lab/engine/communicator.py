@@ -7,69 +7,42 @@ land in `out` (a new array unless given), inputs are only changed where `out` is
 
 from __future__ import annotations
 
+import math
+import weakref
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
 
 from .. import units
-from ..errors import AbortedError, CclError, OpTimeout, ShapeError, UsageError
-from ..ir import Schedule, collectives
+from ..errors import AbortedError, CclError, ShapeError, UsageError
+from ..ir import Collective, DType, RedOp, Schedule, collectives
 from ..ir.layout import Layout
 from ..planner import plan
 from ..trace import Trace
 from ..verifier import verify
-from .buffers import Staging, as_array, as_bytes
+from .buffers import Registered, Staging, as_array, as_bytes, same_memory
+from .compute import Call, Computing, computes
 from .hub import cancelled
 from .join import Job
+from .lower import FUSED, fusible
+from .shapes import blocked, layout_of, message_nbytes, other
+from .work import Work
 
 MAX_PLANS = 256
+REGISTERED_FROM = 1 << 16  # bytes from which a new result array comes from registered memory
 REASON_S = 2.0  # how long a failed rank waits to hear whose error was first
 
-
-class Work:
-    """A collective in progress on this rank."""
-
-    def __init__(
-        self, native: Any, finish: Callable[[], Any], failed: Callable[[CclError], CclError], what: str
-    ) -> None:
-        self._native, self._finish, self._failed, self._what = native, finish, failed, what
-        self._result: Any = None
-        self._ended = False
-
-    def done(self) -> bool:
-        """True once it has ended on this rank, well or not."""
-        return bool(self._native.done())
-
-    def wait(self, timeout: units.Duration | None = None) -> Any:
-        """The output array. Raises the collective's error, or OpTimeout if it is still going after `timeout` (it goes on)."""
-        if self._ended:
-            return self._result
-        seconds = -1.0 if timeout is None else units.parse_duration(timeout)
-        try:
-            ended = self._native.wait(seconds)
-        except CclError as error:
-            first = self._failed(error)
-            if type(first) is type(error):
-                raise
-            raise first from error
-        if not ended:
-            raise OpTimeout(
-                f"{self._what} is still going after {seconds:g} s; it goes on until its deadline. Wait again, or cancel()."
-            )
-        self._result, self._ended = self._finish(), True
-        return self._result
-
-    result = wait
-
-    def cancel(self, reason: str = "work.cancel()") -> None:
-        """Ends it on every rank with AbortedError."""
-        if not self.done():
-            self._failed(cancelled(reason, self._what))
-
-    def __repr__(self) -> str:
-        return f"<Work {self._what}: {'done' if self.done() else 'running'}>"
+_ALL_REDUCE, _ALL_GATHER, _REDUCE_SCATTER = (int(Collective[name]) for name in ("all_reduce", "all_gather", "reduce_scatter"))
+_BROADCAST, _ALL_TO_ALL, _SEND_RECV, _BARRIER = (
+    int(Collective[name]) for name in ("broadcast", "all_to_all", "send_recv", "barrier")
+)
+# Collectives that the node layer runs, and the schedule that says what it does.
+_ONE_PASS = frozenset(
+    {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter", "all_to_all"}
+)
 
 
 class Communicator:
@@ -81,7 +54,14 @@ class Communicator:
         self.rank, self.size, self.topology = member.rank, member.topology.n_ranks, member.topology
         self._staging = Staging(member)
         self._plans: OrderedDict[tuple[Any, ...], Schedule] = OrderedDict()
+        # what calls that were made before run: (program, whether in place), connected
+        self._ready: dict[tuple[Any, ...], tuple[Any, bool]] = {}
         self._coll_id, self._epoch, self._closed = 0, 0, False
+        self._moving: list[tuple[Any, Any, Any]] = []
+        self._registered = Registered(member.engine)
+        self._computing = Computing(member, self._failed)
+        self._timeout_s = member.options.timeout_s
+        _MADE.append(weakref.ref(self))
 
     # -- collectives
 
@@ -90,11 +70,17 @@ class Communicator:
 
         Options of every collective: algorithm="auto", timeout=None, async_op=False (True returns a Work).
         """
+        if out is None:
+            out = self._fresh(x)
+        if not options and self._directly(_ALL_REDUCE, x, out, op):
+            return out
         array = as_array(x, "x")
         return self._call("all_reduce", array, self._out(out, array.shape, array.dtype), redop=op, **options)
 
     def all_gather(self, x: Any, *, out: Any = None, **options: Any) -> Any:
         """Every rank gets all x, stacked by rank: shape [size, *x.shape]."""
+        if not options and out is not None and self._directly(_ALL_GATHER, x, out):
+            return out
         array = as_array(x, "x")
         return self._call(
             "all_gather", array, self._out(out, (self.size, *array.shape), array.dtype), **options
@@ -102,15 +88,20 @@ class Communicator:
 
     def reduce_scatter(self, x: Any, op: str = "sum", *, out: Any = None, **options: Any) -> Any:
         """Rank r gets the reduction of x[r]; x has shape [size, ...]."""
-        array = self._blocked(as_array(x, "x"))
+        if not options and out is not None and self._directly(_REDUCE_SCATTER, x, out, op):
+            return out
+        array = blocked(as_array(x, "x"), self.rank, self.size)
         return self._call(
             "reduce_scatter", array, self._out(out, array.shape[1:], array.dtype), redop=op, **options
         )
 
     def broadcast(self, x: Any, root: int = 0, *, out: Any = None, **options: Any) -> Any:
         """Every rank gets the root's x; on other ranks x gives shape and dtype and is overwritten unless `out` is given."""
+        if not options and self._directly(_BROADCAST, x, x if out is None else out, "sum", root):
+            return x if out is None else out
         array = as_array(x, "x", writable=out is None and self.rank != root)
-        target = self._out(out, array.shape, array.dtype) if out is not None else array
+        in_place = out is None and array.flags.writeable  # a root may have its values in memory that cannot be written
+        target = array if in_place else self._out(out, array.shape, array.dtype)
         return self._call("broadcast", array if self.rank == root else None, target, root=root, **options)
 
     def reduce(self, x: Any, root: int = 0, op: str = "sum", *, out: Any = None, **options: Any) -> Any:
@@ -128,12 +119,14 @@ class Communicator:
     def scatter(self, x: Any, root: int = 0, *, out: Any, **options: Any) -> Any:
         """Rank r gets x[r] of the root in `out`; x is ignored on other ranks (pass None)."""
         target = as_array(out, "out", writable=True)
-        source = self._blocked(as_array(x, "x")) if self.rank == root else None
+        source = blocked(as_array(x, "x"), self.rank, self.size) if self.rank == root else None
         return self._call("scatter", source, target, root=root, **options)
 
     def all_to_all(self, x: Any, *, out: Any = None, **options: Any) -> Any:
         """Rank r gets x[r] of every rank, by rank; x and the result have shape [size, ...]."""
-        array = self._blocked(as_array(x, "x"))
+        if not options and out is not None and self._directly(_ALL_TO_ALL, x, out):
+            return out
+        array = blocked(as_array(x, "x"), self.rank, self.size)
         return self._call("all_to_all", array, self._out(out, array.shape, array.dtype), **options)
 
     def all_to_allv(self, x: Any, counts: Any, *, out: Any = None, **options: Any) -> Any:
@@ -152,21 +145,27 @@ class Communicator:
 
     def send(self, x: Any, peer: int, **options: Any) -> Any:
         """Sends x to `peer`, which calls recv."""
-        self._call("send_recv", as_array(x, "x"), None, root=self.rank, peer=self._other(peer), **options)
+        if not options and self._directly(_SEND_RECV, x, None, "sum", self.rank, peer):
+            return
+        self._call("send_recv", as_array(x, "x"), None, root=self.rank, peer=other(peer, self.rank, self.size), **options)
 
     def recv(self, out: Any, peer: int, **options: Any) -> Any:
         """Receives into `out` what `peer` sends."""
+        if not options and self._directly(_SEND_RECV, None, out, "sum", peer, self.rank):
+            return out
         return self._call(
             "send_recv",
             None,
             as_array(out, "out", writable=True),
-            root=self._other(peer),
+            root=other(peer, self.rank, self.size),
             peer=self.rank,
             **options,
         )
 
     def barrier(self, **options: Any) -> Any:
         """No rank returns before all have entered."""
+        if not options and self._directly(_BARRIER, None, None):
+            return None
         return self._call("barrier", None, None, **options)
 
     def run(
@@ -179,14 +178,48 @@ class Communicator:
         timeout: Any = None,
         async_op: bool = False,
         counts: np.ndarray | None = None,
+        compute: Any = None,
     ) -> Any:
-        """Runs a schedule of your own, proved first: `x` is this rank's INPUT, `out` its OUTPUT, flat arrays (None: none)."""
+        """Runs a schedule of your own, proved first: `x` is this rank's INPUT, `out` its OUTPUT, flat arrays (None: none).
+
+        compute: does its compute ops, on memory as it is: x and out come from `empty`. A function(partition, target, sources)
+        runs on this thread, one partition after the other, while bytes move. `target`, where its result goes with all `sources`
+        added (None: it only reads them), and sources are flat views. What it raises ends the run on all ranks. Or
+        Emulated(durations).
+        """
         source = None if x is None else as_array(x, "x").reshape(-1)
         target = None if out is None else as_array(out, "out", writable=True)
-        layout = self._layout(schedule, source, target, counts)
-        return self._start(schedule, layout, redop or schedule.redop, source, target, timeout, async_op)
+        layout = layout_of(schedule, self.rank, source, target, counts)
+        redop = redop or schedule.redop
+        if compute is None and not computes(schedule):
+            return self._start(schedule, layout, redop, source, target, timeout, async_op)
+        self._coll_id += 1
+        call = Call(self._coll_id, layout, redop, source, target, compute, async_op, self._seconds(timeout))
+        return self._computing.call(call)
 
     # -- how
+
+    def _directly(
+        self, kind: int, x: Any, out: Any, op: str = "sum", root: int = 0, peer: int = -1, seconds: float | None = None
+    ) -> bool:
+        """Runs a call whose schedule was proved before, on this thread, in one native call. False: go the long way."""
+        try:
+            timeout_s = self._timeout_s if seconds is None else seconds
+            return self._member.engine.collective(kind, x, out, op, root, peer, timeout_s)
+        except CclError as error:
+            first = self._failed(error)
+            if type(first) is type(error):
+                raise
+            raise first from error
+        except KeyboardInterrupt:
+            self._failed(cancelled("interrupted from the keyboard", f"a collective on rank {self.rank}"))
+            raise
+
+    def _fused(self, schedule: Schedule, algorithm: str) -> bool:
+        """True where the node layer runs the whole collective: the same on all ranks."""
+        alone = algorithm == "auto" and schedule.collective in ("barrier", "send_recv")
+        known = alone or fusible(schedule, self.topology)
+        return known and bool(self._member.engine.node_complete)
 
     def _call(
         self,
@@ -202,83 +235,89 @@ class Communicator:
         timeout: Any = None,
         async_op: bool = False,
     ) -> Any:
+        call = (
+            (collective, algorithm, redop, root, peer, source is target)
+            + ((0, None) if source is None else (source.size, source.dtype))
+            + ((0, None) if target is None else (target.size, target.dtype))
+        )
+        if not async_op and counts is None:
+            ready = self._ready.get(call)
+            if ready is not None and self._run(
+                ready[0], None if ready[1] else source, target, timeout, source is not target
+            ):
+                return target
         if not 0 <= root < self.size:
             raise UsageError(
                 f"root {root} of {collective}: expected a rank from 0 to {self.size - 1}.", rank=self.rank
             )
         some = source if source is not None else target
         dtype = collectives.dtype_name(some.dtype) if some is not None else "uint8"
-        in_place = source is not None and target is not None and _same_memory(source, target)
-        nbytes = self._message_nbytes(collective, source, target, dtype, root, peer, counts)
+        in_place = same = source is not None and target is not None and same_memory(source, target)
+        nbytes = message_nbytes(
+            collective, self.rank, self.size, source, target, dtype=dtype, root=root, peer=peer, counts=counts
+        )
         sizes = None if counts is None else counts.tobytes()
         key = (collective, algorithm, nbytes, dtype, redop, in_place, root, peer, sizes)
         schedule = self._plans.get(key)
         if schedule is None:
             if collective in ("broadcast", "reduce", "gather", "scatter"):
                 in_place = False  # in place at the root only would be another schedule there than elsewhere
-            schedule = plan(
-                collective,
-                self.topology,
-                nbytes,
-                algorithm=algorithm,
-                dtype=dtype,
-                redop=redop,
-                in_place=in_place,
-                root=root,
-                peer=peer,
-                counts=counts,
+            schedule = self._planned(
+                collective, nbytes, algorithm, dtype=dtype, redop=redop, in_place=in_place, root=root, peer=peer, counts=counts
             )
-            verify(schedule)
             self._plans[key] = schedule
             if len(self._plans) > MAX_PLANS:
                 self._plans.popitem(last=False)
-        layout = self._layout(schedule, source, target, counts)
-        return self._start(schedule, layout, redop, source, target, timeout, async_op)
+        layout = layout_of(schedule, self.rank, source, target, counts)
+        fused = self._fused(schedule, algorithm)
+        if fused and not async_op and self._admitted(schedule, layout, redop, root, peer, source, target, timeout):
+            return target
+        result = self._start(schedule, layout, redop, source, target, timeout, async_op, fused)
+        if counts is None and same == (source is not None and source is target):
+            if len(self._ready) >= MAX_PLANS:
+                self._ready.clear()
+            self._ready[call] = self._member.program(schedule, layout, redop, fused), schedule.in_place
+        return result
 
-    def _message_nbytes(
-        self,
-        collective: str,
-        source: np.ndarray | None,
-        target: np.ndarray | None,
-        dtype: str,
-        root: int,
-        peer: int,
-        counts: np.ndarray | None,
-    ) -> int:
-        """The size of the message as all ranks see it, though some hold only a block of it: they must plan the same."""
-        if counts is not None:
-            return int(counts.sum()) * collectives.itemsize(dtype) // self.size
-        shape = collectives.blocks(collective, self.size, root, peer)[self.rank]
-        block = self._block(shape, source, target)
-        return block * collectives.itemsize(dtype) * collectives.message_blocks(collective, self.size)
+    def _admitted(
+        self, schedule: Schedule, layout: Layout, redop: str, root: int, peer: int, source: Any, target: Any, timeout: Any
+    ) -> bool:
+        """The first call of its kind: its schedule is proved, so this one and all like it may go directly."""
+        kind = int(Collective[schedule.collective])
+        reduction = RedOp[redop if schedule.collective in collectives.REDUCING else "sum"]
+        block_bytes = layout.count * layout.itemsize
+        engine = self._member.engine
+        engine.admit(kind, int(DType[layout.dtype]), int(reduction), root, peer, block_bytes)
+        return self._directly(kind, source, target, reduction.name, root, peer, self._seconds(timeout))
 
-    def _block(self, shape: np.ndarray, source: np.ndarray | None, target: np.ndarray | None) -> int:
-        """Elements per block that this rank's arrays say; `shape`: its blocks of INPUT and OUTPUT."""
-        pairs = ((source, int(shape[0])), (target, int(shape[1])))
-        return next((array.size // blocks for array, blocks in pairs if array is not None and blocks), 0)
+    def _seconds(self, timeout: Any) -> float:
+        return self._timeout_s if timeout is None else units.parse_duration(timeout)
 
-    def _layout(
-        self, schedule: Schedule, source: np.ndarray | None, target: np.ndarray | None, counts: Any
-    ) -> Layout:
-        shape = collectives.blocks(schedule.collective, self.size, schedule.root, schedule.peer)[self.rank]
-        some = source if source is not None else target
-        count = 0 if counts is not None else self._block(shape, source, target)
-        layout = Layout(
-            schedule, count, collectives.dtype_name(some.dtype) if some is not None else "uint8", counts
-        )
-        for name, buf, array in (("x", 0, source), ("out", 1, target)):
-            want, found = layout.elements(buf, self.rank), 0 if array is None else array.size
-            if want != found:
-                raise ShapeError(
-                    f"{name} of {schedule.collective} on rank {self.rank}: expected {want} elements, found {found}.",
-                    rank=self.rank,
-                )
-        if source is not None and target is not None and source.dtype != target.dtype:
-            raise ShapeError(
-                f"out of {schedule.collective} on rank {self.rank}: expected {source.dtype} as x, found {target.dtype}.",
-                rank=self.rank,
-            )
-        return layout
+    def _planned(self, collective: str, nbytes: int, algorithm: str, **details: Any) -> Schedule:
+        """A proved schedule. Where all ranks share a node's memory, `auto` is what the node layer runs."""
+        mapped = bool(self._member.engine.node_complete)
+        schedule = plan(collective, self.topology, nbytes, algorithm=algorithm, mapped=mapped, **details)
+        if mapped and algorithm == "auto" and schedule.algorithm not in FUSED and collective in _ONE_PASS:
+            schedule = plan(collective, self.topology, nbytes, algorithm="one_pass", mapped=True, **details)
+        verify(schedule)
+        return schedule
+
+    def _run(self, program: Any, source: Any, target: Any, timeout: Any, apart: bool = False) -> bool:
+        """Runs a program of this rank to its end; False where the arrays are not registered, or the same though `apart`."""
+        self._coll_id += 1
+        seconds = self._seconds(timeout)
+        try:
+            if self._member.engine.run(
+                program, source, target, coll_id=self._coll_id, timeout_s=seconds, apart=apart
+            ):
+                return True
+        except CclError as error:
+            first = self._failed(error)
+            if type(first) is type(error):
+                raise
+            raise first from error
+        self._coll_id -= 1
+        return False
 
     def _start(
         self,
@@ -289,19 +328,18 @@ class Communicator:
         target: np.ndarray | None,
         timeout: Any,
         async_op: bool,
+        fused: bool = False,
     ) -> Any:
         if self._closed:
             raise UsageError(f"this communicator (rank {self.rank}) is closed; call ccl_lab.init() again.")
         what = f"{schedule.collective} #{self._coll_id + 1} on rank {self.rank}"
-        program = self._member.program(schedule, layout, redop)
-        own_in, stage_in = (None, None) if schedule.in_place else self._stage(source, fill=True)
-        own_out, stage_out = self._stage(target, fill=schedule.in_place)
-        self._coll_id += 1
-        seconds = self._member.options.timeout_s if timeout is None else units.parse_duration(timeout)
-        try:
-            native = self._member.start(program, stage_in, stage_out, self._coll_id, seconds)
-        except AbortedError as error:  # an earlier collective failed, here or elsewhere
-            raise self._member.spoke.first_reason(REASON_S) or error from error
+        program = self._member.program(schedule, layout, redop, fused)
+        if fused:  # the node layer takes any memory as it is
+            own_in = own_out = None
+            stage_in, stage_out = (None if array is None else as_bytes(array) for array in (source, target))
+        else:
+            own_in, stage_in = (None, None) if schedule.in_place else self._stage(source, fill=True)
+            own_out, stage_out = self._stage(target, fill=schedule.in_place)
 
         def finish() -> Any:
             if own_out is not None and target is not None:
@@ -311,6 +349,15 @@ class Communicator:
                     self._staging.give(buffer)
             return target
 
+        if not async_op and self._run(program, stage_in, stage_out, timeout):
+            return finish()
+        self._coll_id += 1
+        try:
+            native = self._member.start(program, stage_in, stage_out, self._coll_id, self._seconds(timeout))
+        except AbortedError as error:  # an earlier collective failed, here or elsewhere
+            raise self._member.spoke.first_reason(REASON_S) or error from error
+        # A caller may drop the Work; what it moves lives until it has ended.
+        self._moving = [held for held in self._moving if not held[0].done()] + [(native, stage_in, stage_out)]
         work = Work(native, finish, self._failed, what)
         return work if async_op else work.wait()
 
@@ -332,9 +379,17 @@ class Communicator:
         self._member.spoke.abort(error)
         return self._member.spoke.first_reason(REASON_S) or error
 
+    def _fresh(self, x: Any) -> np.ndarray:
+        """A new array like `x`, in registered memory where staging would cost more than taking it."""
+        array = x if isinstance(x, np.ndarray) else as_array(x, "x")
+        return self._out(None, array.shape, array.dtype)
+
     def _out(self, out: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         if out is None:
-            return np.empty(shape, dtype)
+            nbytes = math.prod(shape) * np.dtype(dtype).itemsize
+            if nbytes < REGISTERED_FROM:
+                return np.empty(shape, dtype)
+            return self._member.empty(nbytes)[1][:nbytes].view(dtype).reshape(shape)
         array = as_array(out, "out", writable=True)
         if array.size != int(np.prod(shape)) or array.dtype != dtype:
             raise ShapeError(
@@ -342,22 +397,6 @@ class Communicator:
                 rank=self.rank,
             )
         return array
-
-    def _blocked(self, array: np.ndarray) -> np.ndarray:
-        if array.ndim == 0 or array.shape[0] != self.size:
-            raise ShapeError(
-                f"x on rank {self.rank}: expected shape [{self.size}, ...], one block per rank, found {array.shape}.",
-                rank=self.rank,
-            )
-        return array
-
-    def _other(self, peer: int) -> int:
-        if not 0 <= peer < self.size or peer == self.rank:
-            raise UsageError(
-                f"peer {peer} of rank {self.rank}: expected another rank from 0 to {self.size - 1}.",
-                rank=self.rank,
-            )
-        return peer
 
     # -- memory, traces, end
 
@@ -367,6 +406,28 @@ class Communicator:
         nbytes = int(np.prod(shape)) * kind.itemsize
         return self._member.empty(max(nbytes, 1))[1][:nbytes].view(kind).reshape(shape)
 
+    def register(self, array: Any) -> Any:
+        """Lets peers read and write `array` in place, as if it came from `empty`; returns it. `unregister` ends that.
+
+        Its whole pages become shared memory, at their addresses and with their contents; the communicator keeps the array
+        alive. No other thread may write to it during the call. A process forked later shares those pages instead of
+        copying them. Cost: one copy of the array, once. Every rank decides for itself.
+        """
+        self._registered.add(array)
+        return array
+
+    def unregister(self, array: Any) -> None:
+        """Gives a registered array its private memory back; contents stay. Raises RegistrationError if it is not one."""
+        self._registered.remove(array)
+
+    @contextmanager
+    def registered(self, *arrays: Any) -> Iterator[None]:
+        """Registers arrays for the length of a `with` block."""
+        with ExitStack() as stack:
+            for array in arrays:
+                stack.callback(self.unregister, self.register(array))
+            yield
+
     def trace(self) -> Trace:
         """This rank's spans since the last call."""
         meta = {
@@ -374,13 +435,21 @@ class Communicator:
             "n_ranks": self.size,
             "topology": self.topology.to_dict(),
             "labels": {"rank": self.rank},
+            **self._computing.meta,
         }
         records = self._member.engine.drain_spans()
         return Trace.from_records(records, self.rank, int(self.topology.node_of[self.rank]), meta)
 
     def memory(self) -> dict[str, int]:
-        """Bytes this rank holds, by what for."""
-        return dict(self._member.engine.memory())
+        """Bytes this rank holds, by what for; and the bytes its collectives within the node have read and written so far."""
+        engine = self._member.engine
+        read, written = engine.traffic
+        return {
+            **engine.memory(),
+            "registered_bytes": engine.registered_bytes,
+            "node_read_bytes": read,
+            "node_written_bytes": written,
+        }
 
     def reset(self) -> None:
         """After an error: all ranks call it, and the communicator works again."""
@@ -388,6 +457,7 @@ class Communicator:
         spoke, seconds = self._member.spoke, self._member.options.start_timeout_s
         spoke.gather(f"stopped-{self._epoch}", True, seconds, despite_abort=True)
         self._job.new_epoch()  # nobody of the old epoch is left to abort
+        self._ready.clear()
         self._member.reset(self._epoch)
         spoke.gather(f"reset-{self._epoch}", True, seconds, despite_abort=True)
 
@@ -396,6 +466,7 @@ class Communicator:
         if self._closed:
             return
         self._closed = True
+        self._ready.clear()
         self._job.close()
 
     def __enter__(self) -> Communicator:
@@ -408,8 +479,21 @@ class Communicator:
         return f"<Communicator rank {self.rank} of {self.size}{', closed' if self._closed else ''}>"
 
 
-def _same_memory(a: np.ndarray, b: np.ndarray) -> bool:
-    return a.nbytes > 0 and a.ctypes.data == b.ctypes.data and a.nbytes == b.nbytes
+# Communicators of this process, in the order they were made; only `empty` looks here.
+_MADE: list[weakref.ref[Communicator]] = []
 
 
-__all__ = ["Communicator", "Work"]
+def empty(shape: int | tuple[int, ...], dtype: str = "float32") -> np.ndarray:
+    """`Communicator.empty` of the communicator that this process made last and has not closed. Raises UsageError without one."""
+    while _MADE:
+        last = _MADE[-1]()
+        if last is not None and not last._closed:
+            return last.empty(shape, dtype)
+        _MADE.pop()
+    raise UsageError(
+        "ccl_lab.empty() found no open communicator in this process, and registered memory belongs to one: call "
+        "ccl_lab.init() first. A World fills and holds its ranks' memory itself."
+    )
+
+
+__all__ = ["Communicator", "Work", "empty"]

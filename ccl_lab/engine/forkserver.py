@@ -4,7 +4,7 @@ Is: both ends, the server process (`python -m ccl_lab.engine.forkserver FD`) and
 Is not: a supervisor: it reports deaths and kills what is left when its owner goes.
 Invariants: single-threaded, so that fork is safe; when the owner's socket closes, every rank is killed and reaped.
 
-    owner → server   {"rank": r} with the rank's socket    {"kill": true}
+    owner → server   {"rank": r} with the rank's socket, and the network namespace it is to be in, if any    {"kill": r}
     server → owner   {"started": r, "pid": p}   {"exited": r, "pid": p, "status": s}
 """
 
@@ -46,10 +46,10 @@ class ForkServer:
         self._thread = threading.Thread(target=self._listen, name="ccl_lab-forkserver", daemon=True)
         self._thread.start()
 
-    def start(self, rank: int, sock: socket.socket) -> None:
-        """Forks rank `rank`, which serves `sock` (closed here)."""
+    def start(self, rank: int, sock: socket.socket, netns: int = -1) -> None:
+        """Forks rank `rank`, which serves `sock` (closed here), in the network namespace of descriptor `netns` (-1: in ours)."""
         try:
-            fds = array.array("i", [sock.fileno()])
+            fds = array.array("i", [sock.fileno(), netns][: 1 + (netns >= 0)])
             self._sock.sendmsg(
                 [json.dumps({"rank": rank}).encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)]
             )
@@ -59,6 +59,13 @@ class ForkServer:
             ) from None
         finally:
             sock.close()
+
+    def kill(self, rank: int) -> None:
+        """Ends a rank with SIGKILL; nothing if it has ended. The server does it: only a parent knows that the pid is still its."""
+        try:
+            self._sock.send(json.dumps({"kill": rank}).encode())
+        except OSError:
+            pass
 
     def _listen(self) -> None:
         while True:
@@ -136,23 +143,31 @@ class _Server:
 
     def _request(self) -> bool:
         try:
-            data, ancillary, _, _ = self._sock.recvmsg(65536, socket.CMSG_SPACE(4))
+            data, ancillary, _, _ = self._sock.recvmsg(65536, socket.CMSG_SPACE(8))
         except OSError:
             return False
         if not data:
             return False
-        rank = json.loads(data)["rank"]
-        fd = array.array("i", ancillary[0][2][:4])[0]
+        request = json.loads(data)
+        if "kill" in request:
+            for pid, rank in self._ranks.items():
+                if rank == request["kill"]:
+                    os.kill(pid, signal.SIGKILL)
+            return True
+        rank = request["rank"]
+        fds = array.array("i", ancillary[0][2][: len(ancillary[0][2]) // 4 * 4])
         pid = os.fork()
         if pid == 0:
-            self._become_rank(socket.socket(fileno=fd))
-        os.close(fd)
+            self._become_rank(*fds)
+        for fd in fds:
+            os.close(fd)
         self._ranks[pid] = rank
         self._tell({"started": rank, "pid": pid})
         return True
 
-    def _become_rank(self, sock: socket.socket) -> None:
+    def _become_rank(self, fd: int, netns: int = -1) -> None:
         """In the child: forgets the server's state and never returns."""
+        from .netns import enter
         from .rank_main import main
 
         status = 1
@@ -163,7 +178,10 @@ class _Server:
             self._sock.close()
             os.close(self._wake_r)
             os.close(self._wake_w)
-            main(sock)
+            if netns >= 0:
+                enter(netns)
+                os.close(netns)
+            main(socket.socket(fileno=fd))
             status = 0
         except BaseException:
             sys.excepthook(*sys.exc_info())
@@ -190,12 +208,19 @@ class _Server:
             os.waitpid(pid, 0)
 
 
+def how_it_ended(status: int) -> str:
+    """What a wait status says: "was killed by SIGKILL", "ended with status 1"."""
+    if os.WIFSIGNALED(status):
+        return f"was killed by {signal.Signals(os.WTERMSIG(status)).name}"
+    return f"ended with status {os.waitstatus_to_exitcode(status)}"
+
+
 def _warm_up() -> None:
     """Imports all that a rank needs, so that a fork has nothing left to load."""
     from ..ir import codec
-    from . import rank_main
+    from . import netns, rank_main
 
-    assert rank_main and codec
+    assert rank_main and codec and netns
 
 
 if __name__ == "__main__":

@@ -28,7 +28,8 @@ SEND_TIMEOUT_S = 20
 class Hub:
     """Serves `n_ranks` spokes; `handle(rank, message, blob)` gets what the hub itself does not know.
 
-    `on_lost(rank)` returns the error the others are to raise. All callbacks run on the hub's thread.
+    `on_lost(rank)` returns the error the others are to raise. All callbacks run on the hub's thread. In an elastic job
+    "ranks" are members, by their stable numbers, and `regroup` says which of them count.
     """
 
     def __init__(
@@ -38,6 +39,9 @@ class Hub:
         on_lost: Callable[[int], CclError] | None = None,
     ) -> None:
         self.n_ranks, self._handle, self._on_lost = n_ranks, handle, on_lost
+        self.members: tuple[int, ...] = tuple(range(n_ranks))
+        self.open = False  # True: also takes those who are to be members later
+        self._telling = threading.RLock()  # who counts, and what they are told, change one at a time
         self._sockets: dict[int, socket.socket] = {}
         self._locks: dict[int, threading.Lock] = {}
         self._gathers: dict[str, dict[int, Any]] = defaultdict(dict)
@@ -54,7 +58,7 @@ class Hub:
 
     def add(self, rank: int, sock: socket.socket) -> None:
         """Takes over the connected (and authenticated) socket of `rank`; thread-safe."""
-        if rank in self._sockets or not 0 <= rank < self.n_ranks:
+        if rank in self._sockets or rank < 0 or (rank >= self.n_ranks and not self.open):
             sock.close()
             raise ConnectError(f"rank {rank} joined twice, or is not one of {self.n_ranks}.", rank=rank)
         # A rank that is stopped must not stop the hub: a send that waits this long gives the rank up.
@@ -85,15 +89,37 @@ class Hub:
     def broadcast(self, message: Message, blob: bytes = b"") -> None:
         """Sends to every rank that is there."""
         for rank in list(self._sockets):
-            self.send(rank, message, blob)
+            if rank in self.members:
+                self.send(rank, message, blob)
+
+    def ping(self, rank: int) -> None:
+        """Asks whether a rank still runs; not while another message to it is on its way."""
+        if self._locks[rank].acquire(blocking=False):
+            self._locks[rank].release()
+            self.send(rank, {"t": "ping"})
+
+    def regroup(self, members: tuple[int, ...], messages: dict[int, Message]) -> None:
+        """From now on only `members` count, in this order; tells each its message. Others are no longer heard."""
+        with self._telling:
+            outside = set(self._sockets) - set(members) - self.lost
+            self.members, self.n_ranks, self._aborted = members, len(members), False
+            self._gathers.clear()
+            for member in members:
+                self.send(member, messages[member])
+        for member in outside:
+            try:
+                self._sockets[member].shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
 
     def abort(self, error: CclError) -> bool:
         """Tells every rank to stop with `error`; False if an earlier reason was told in this epoch."""
-        if self._aborted:
-            return False
-        self._aborted = True
-        self.broadcast({"t": "abort", "error": error.to_wire()})
-        return True
+        with self._telling:
+            if self._aborted:
+                return False
+            self._aborted = True
+            self.broadcast({"t": "abort", "error": error.to_wire()})
+            return True
 
     def new_epoch(self) -> None:
         """After a reset of all ranks: the next abort counts again."""
@@ -123,6 +149,8 @@ class Hub:
             self._selector.unregister(sock)
             self._lose(rank)
             return
+        if rank not in self.members:
+            return
         self._dispatch(rank, message, blob)
 
     def _lose(self, rank: int) -> None:
@@ -130,23 +158,24 @@ class Hub:
             self.lost.add(rank)
             self._gone.notify_all()
         self._sockets[rank].close()
-        if self._closed or rank in self._left:
+        if self._closed or rank in self._left or rank not in self.members:
             return
         error = (
             self._on_lost(rank) if self._on_lost else PeerLostError(f"rank {rank} left or died.", rank=rank)
         )
-        self.abort(error)
+        with self._telling:
+            if rank in self.members:  # the others may have gone on without it meanwhile
+                self.abort(error)
 
     def _dispatch(self, rank: int, message: Message, blob: bytes) -> None:
         kind = message.get("t")
         if kind == "gather":
             name = str(message["name"])
-            self._gathers[name][rank] = message["value"]
-            if len(self._gathers[name]) == self.n_ranks:
-                values = self._gathers.pop(name)
-                self.broadcast(
-                    {"t": "gathered", "name": name, "values": [values[r] for r in range(self.n_ranks)]}
-                )
+            with self._telling:
+                self._gathers[name][rank] = message["value"]
+                if set(self.members) <= self._gathers[name].keys():
+                    values = self._gathers.pop(name)
+                    self.broadcast({"t": "gathered", "name": name, "values": [values[r] for r in self.members]})
         elif kind == "abort":
             self.abort(from_wire(message["error"]))
         elif kind == "leave":
@@ -184,14 +213,25 @@ class Spoke:
         self._sock, self._on_abort, self._on_lost, self._handle = sock, on_abort, on_lost, handle
         self._lock = threading.Lock()
         self._changed = threading.Condition()
+        self.here = ""  # set: that address, though the socket has another
         self._gathered: dict[str, list[Any]] = {}
         self._aborted: CclError | None = None
+        self._turn: int | None = None
         self._closed = self.lost = False
         self._thread = threading.Thread(target=self._serve, name="ccl_lab-spoke", daemon=True)
 
     def start(self) -> None:
         """Begins to read."""
         self._thread.start()
+
+    @property
+    def address(self) -> str:
+        """The address of this end, for what else goes past the data NICs."""
+        if self.here:
+            return self.here
+        if self._sock.family in (socket.AF_INET, socket.AF_INET6):
+            return str(self._sock.getsockname()[0])
+        return "127.0.0.1"
 
     def send(self, message: Message, blob: bytes = b"") -> None:
         """Sends one message; silently nothing once the hub is gone (`on_lost` has been told)."""
@@ -205,21 +245,30 @@ class Spoke:
         """Asks the hub to stop everybody with `error`, if it is the first reason."""
         self.send({"t": "abort", "error": error.to_wire()})
 
-    def gather(self, name: str, value: Any, timeout_s: float, *, despite_abort: bool = False) -> list[Any]:
+    def gather(
+        self, name: str, value: Any, timeout_s: float, *, despite_abort: bool = False, turn: int | None = None
+    ) -> list[Any]:
         """Everybody's `value`, by rank; all ranks must call it with the same `name`, each name once.
 
-        `despite_abort`: an abort does not end it, for the exchanges that come after one.
+        `despite_abort`: an abort does not end it, for the exchanges that come after one. `turn`: the epoch it belongs to; it
+        ends in AbortedError when a later one has begun.
 
         Raises OpTimeout if not all did in time, or the error that ended the job meanwhile.
         """
         self.send({"t": "gather", "name": name, "value": value})
+
+        def stale() -> bool:
+            return turn is not None and self._turn is not None and turn != self._turn
+
         with self._changed:
             done = self._changed.wait_for(
-                lambda: name in self._gathered or (self._aborted and not despite_abort) or self.lost,
+                lambda: name in self._gathered or (self._aborted and not despite_abort) or self.lost or stale(),
                 timeout_s,
             )
             if name in self._gathered:
                 return self._gathered.pop(name)
+            if stale():
+                raise AbortedError(f"epoch {self._turn} began while ranks exchanged {name!r}.")
             if self._aborted and not despite_abort:
                 raise self._aborted
         if done:
@@ -234,10 +283,19 @@ class Spoke:
             self._changed.wait_for(lambda: self._aborted or self.lost, timeout_s)
             return self._aborted
 
-    def clear_abort(self) -> None:
-        """After a reset: gathers work again."""
+    @property
+    def aborted(self) -> CclError | None:
+        """The error the hub told everybody, if it told one."""
+        return self._aborted
+
+    def clear_abort(self, turn: int | None = None) -> None:
+        """After a reset: gathers work again. `turn`: the epoch that begins, which ends the gathers of earlier ones."""
         with self._changed:
             self._aborted = None
+            if turn is not None:
+                self._turn = turn
+                self._gathered.clear()
+            self._changed.notify_all()
 
     def _serve(self) -> None:
         while True:

@@ -17,12 +17,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from .. import config
 from ..errors import CclError, ConnectError, OpTimeout, UsageError
-from ..topo import Topology, discover
-from . import wire
+from ..topo import Topology
+from . import hosts, wire
 from .acceptor import Acceptor
 from .hub import Hub, Spoke
 from .member import Member, Options, options_of
@@ -33,12 +31,13 @@ log = logging.getLogger("ccl_lab.engine")
 class Job:
     """This process's part in a job: its Member and, on rank 0, the hub all others dial.
 
-    Raises UsageError outside a launcher, ConfigError for contradictory settings, ConnectError or OpTimeout if the job
-    does not come together within CCL_LAB_START_TIMEOUT.
+    launch, meeting: who this process is and how the ranks find each other, where no launcher's environment says it (the
+    torch backend meets in a torch store). Raises UsageError outside a launcher, ConfigError for contradictory settings,
+    ConnectError or OpTimeout if the job does not come together within CCL_LAB_START_TIMEOUT.
     """
 
-    def __init__(self, options: Options) -> None:
-        launch = config.launch()
+    def __init__(self, options: Options, launch: config.Launch | None = None, meeting: Any = None) -> None:
+        launch = launch or config.launch()
         if launch is None:
             raise UsageError(
                 "ccl_lab.init() found no launcher: start the ranks with torchrun, mpirun or srun, or set CCL_LAB_RANK, "
@@ -48,7 +47,7 @@ class Job:
         self._deadline = time.monotonic() + options.start_timeout_s
         self._hub: Hub | None = None
         self._acceptor: Acceptor | None = None
-        self._meeting = _Meeting(launch, config.get("secret"))
+        self._meeting = meeting or Meeting(launch, config.get("secret"))
         self.member: Member | None = None  # type: ignore[assignment]
         try:
             self._spoke = Spoke(self._reach_hub(launch), on_abort=self._abort, on_lost=self._hub_lost)
@@ -99,37 +98,11 @@ class Job:
 
     def _exchange_hosts(self, options: Options) -> tuple[Topology, list[str]]:
         """Which ranks share a host, and the NICs of each."""
-        machine = discover()
-        nics = _nics_with_addresses(machine)
-        mine = {"host": _host_id(), "name": machine.host, "nics": [(name, rate) for name, rate, _ in nics]}
+        mine, nics = hosts.card()
         cards: list[dict[str, Any]] = self._spoke.gather(
             "hosts", mine, max(self._deadline - time.monotonic(), 0.1)
         )
-        hosts = list(dict.fromkeys(card["host"] for card in cards))
-        node_of = np.array([hosts.index(card["host"]) for card in cards], np.int32)
-        per_node = [next(card for card in cards if card["host"] == host)["nics"] for host in hosts]
-        n_nics = min(len(nics_) for nics_ in per_node)
-        if len(hosts) == 1:  # rails inside one host are only for transport="tcp", over loopback
-            nics, per_node, n_nics = [("lo", 40.0, "127.0.0.1")], [[("lo", 40.0)]], 1
-        if n_nics == 0:
-            raise ConnectError(
-                "a host of this job has no NIC with an address that is up; see ccl-lab doctor, or set CCL_LAB_NICS."
-            )
-        rates = [round(rate * 1.25e8) for nics_ in per_node for _, rate in nics_[:n_nics]]
-        topology = Topology(
-            name="job",
-            node_of=node_of,
-            nics_per_node=n_nics,
-            nic_bytes_per_s=rates,
-            nic_latency_ps=50_000_000,  # type: ignore[arg-type]
-            fabric_bytes_per_s=8_000_000_000,
-            fabric_latency_ps=2_000_000,
-            local_bytes_per_s=8_000_000_000,  # type: ignore[arg-type]
-            emulated=False,
-            nic_names=tuple(name for nics_ in per_node for name, _ in nics_[:n_nics]),
-            sources={"nic_gbits_per_s": "speed in /sys/class/net", "others": "assumption"},
-        )
-        return topology, [address for _, _, address in nics[:n_nics]]
+        return hosts.topology_of(cards, nics)
 
     def _abort(self, error: CclError) -> None:
         if self.member:
@@ -158,7 +131,7 @@ class Job:
         self._hub = self._acceptor = None
 
 
-class _Meeting:
+class Meeting:
     """How ranks of one host find rank 0's address and secret: a file named after the job, readable by this user alone."""
 
     def __init__(self, launch: config.Launch, secret: str | None) -> None:
@@ -167,9 +140,11 @@ class _Meeting:
         self._path = _private_directory() / hashlib.sha256(name.encode()).hexdigest()[:24]
 
     def secret(self) -> bytes:
+        """The job's secret: the one that was given, else a new one."""
         return self._given or wire.new_secret()
 
     def publish(self, address: tuple[str, int], secret: bytes) -> None:
+        """Says where the hub is, in place of what was said before."""
         self._path.unlink(missing_ok=True)
         temporary = self._path.with_suffix(f".{os.getpid()}")
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -178,12 +153,14 @@ class _Meeting:
         temporary.rename(self._path)
 
     def find(self, launch: config.Launch) -> tuple[tuple[str, int], bytes]:
+        """(address of the hub, secret); OSError or ValueError while nothing was published."""
         if self._given and launch.port:
             return (launch.host, launch.port), self._given
         host, port, secret = self._path.read_text().split()
         return (host, int(port)), self._given or bytes.fromhex(secret)
 
     def forget(self) -> None:
+        """Removes what was published."""
         self._path.unlink(missing_ok=True)
 
 
@@ -197,41 +174,6 @@ def _private_directory() -> Path:
             f"{path} must be a directory of this user with mode 700: it holds secrets. Remove it, or set CCL_LAB_SECRET."
         )
     return path
-
-
-def _host_id() -> str:
-    """Equal for processes that can share memory: same boot of the same kernel, same host name."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        boot = ""
-    return f"{socket.gethostname()} {boot}"
-
-
-def _nics_with_addresses(machine: Any) -> list[tuple[str, float, str]]:
-    """(name, Gb/s, address) of the NICs to use, in the order of CCL_LAB_NICS where it is set."""
-    wanted = [word.strip() for word in config.get("nics").split(",") if word.strip()]
-    found = []
-    for nic in machine.usable_nics():
-        address = _ipv4_of(nic.name)
-        if address and (not wanted or nic.name in wanted or address in wanted):
-            found.append((nic.name, nic.gbits_per_s or 1.0, address))
-    return found
-
-
-def _ipv4_of(name: str) -> str:
-    """The IPv4 address of an interface; "" if it has none."""
-    import fcntl
-    import struct
-
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        try:
-            answer = fcntl.ioctl(
-                sock.fileno(), 0x8915, struct.pack("256s", name.encode()[:15])
-            )  # SIOCGIFADDR
-        except OSError:
-            return ""
-    return socket.inet_ntoa(answer[20:24])
 
 
 def join(transport: str | None = None, timeout: Any = None) -> Job:

@@ -7,6 +7,7 @@ the native side validates every number again. Invariant: a pure function of (sch
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,19 +16,29 @@ from ..ir import Buffer, Collective, DType, Kind, RedOp, Schedule, collectives
 from ..ir.layout import Layout
 from ..topo import Topology
 
+# Algorithms whose results the node layer produces in one pass over mapped memory (docs/adr/0009).
+FUSED = frozenset({"one_pass", "flat"})
+
+Mask = Sequence[tuple[int, int]]  # (node, NIC)
 ALIAS_NONE, ALIAS_INPUT_IN_OUTPUT, ALIAS_OUTPUT_IN_INPUT = 0, 1, 2
 
 
-def plan_hash(schedule: Schedule, layout: Layout, redop: str) -> int:
-    """What ranks compare before they touch each other's memory: schedule, sizes, dtype and reduction in 64 bits."""
-    sha = hashlib.sha256(f"{schedule.digest} {layout.count} {layout.dtype} {redop}".encode())
+def plan_hash(schedule: Schedule, layout: Layout, redop: str, without: Mask = ()) -> int:
+    """What ranks compare before they touch each other's memory: schedule, sizes, dtype, reduction and NICs left out in 64 bits."""
+    mask = f" {sorted(without)}" if without else ""
+    sha = hashlib.sha256(f"{schedule.digest} {layout.count} {layout.dtype} {redop}{mask}".encode())
     if layout.counts is not None:
         sha.update(layout.counts.tobytes())
     return int.from_bytes(sha.digest()[:8], "little")
 
 
-def lower(schedule: Schedule, layout: Layout, rank: int, topology: Topology, redop: str) -> dict[str, Any]:
-    """Arrays for `Engine.compile` of `rank`. Cost: a few numpy passes over the op table."""
+def lower(
+    schedule: Schedule, layout: Layout, rank: int, topology: Topology, redop: str, fused: bool = False, without: Mask = ()
+) -> dict[str, Any]:
+    """Arrays for `Engine.compile` of `rank`; fused: see `fusible`; without: NICs that `topology` lacks because they are lost.
+
+    Cost: a few numpy passes over the op table.
+    """
     ops, item = schedule.ops, layout.itemsize
     mine = np.flatnonzero(ops.rank == rank)
     peer, channel = ops.peer[mine], ops.channel[mine]
@@ -41,13 +52,14 @@ def lower(schedule: Schedule, layout: Layout, rank: int, topology: Topology, red
         "collective": int(Collective[schedule.collective]),
         "dtype": int(DType[layout.dtype]),
         "redop": int(RedOp[redop]),
-        "plan_hash": plan_hash(schedule, layout, redop),
+        "plan_hash": plan_hash(schedule, layout, redop, without),
         "count": layout.count,
         "n_channels": schedule.n_channels,
         "input_bytes": layout.nbytes(Buffer.input, rank),
         "output_bytes": layout.nbytes(Buffer.output, rank),
         "scratch_bytes": layout.nbytes(Buffer.scratch, rank),
         "output_elements": layout.elements(Buffer.output, rank),
+        **_fused(schedule, fused),
         "n_ranks_avg": schedule.n_ranks if schedule.collective in collectives.REDUCING else 1,
         **_alias(schedule, layout, rank),
         "op_id": mine.astype(np.int32),
@@ -61,7 +73,7 @@ def lower(schedule: Schedule, layout: Layout, rank: int, topology: Topology, red
         "dst_offset": (layout.offset(ops.dst_buf[mine], target, ops.dst_chunk[mine]) * item).astype(
             np.uint64
         ),
-        "nbytes": layout.op_bytes()[mine].astype(np.uint64),
+        "nbytes": layout.span_bytes()[mine].astype(np.uint64),
         "src_begin": begins[:-1].astype(np.int32),
         "src_count": counts.astype(np.int32),
         "nic": nic,
@@ -71,6 +83,27 @@ def lower(schedule: Schedule, layout: Layout, rank: int, topology: Topology, red
         "src_buf": src_buf,
         "src_offset": (layout.offset(src_buf, src_rank, src_chunk) * item).astype(np.uint64),
         **_ready(schedule, rank, topology),
+    }
+
+
+def fusible(schedule: Schedule, topology: Topology) -> bool:
+    """True where the node layer may run the schedule as one collective; the same on all ranks."""
+    alike = schedule.algorithm in FUSED and schedule.collective != "all_to_allv"  # whose blocks differ in size
+    alike = alike and not (schedule.ops.kind == Kind.compute).any()
+    return alike and bool((topology.node_of == topology.node_of[0]).all())
+
+
+def _fused(schedule: Schedule, fused: bool) -> dict[str, Any]:
+    """What the node layer needs, and which op of the schedule each rank's share of the work stands for."""
+    ops = schedule.ops
+    work = np.flatnonzero(np.isin(ops.kind, (Kind.reduce, Kind.copy, Kind.put, Kind.get)))[::-1]
+    share_ops = np.full(schedule.n_ranks, -1, np.int32)
+    share_ops[ops.rank[work]] = work  # reversed: the first op of each rank stays
+    return {
+        "fused": int(fused),
+        "root": schedule.root,
+        "receiver": schedule.peer,
+        "share_ops": share_ops,
     }
 
 

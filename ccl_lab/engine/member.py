@@ -7,6 +7,8 @@ a planner. Invariants: connections are made lazily, by the lower rank of a pair;
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import os
 import socket
 import threading
@@ -17,17 +19,23 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _core, config, units
-from ..errors import CclError, ConnectError, OpTimeout, ShapeError, UsageError
+from ..errors import CclError, ConfigError, ConnectError, OpTimeout, ShapeError, UsageError
 from ..ir import Schedule
 from ..ir.layout import Layout
 from ..topo import Topology
 from . import wire
 from .acceptor import Acceptor
 from .hub import Spoke
-from .lower import links_needed, lower, plan_hash
+from .lower import Mask, fusible, links_needed, lower, plan_hash
+from .repair import Repair, with_backups
 from .status import code_of
 
+log = logging.getLogger("ccl_lab.engine")
 MAX_PROGRAMS = 256
+MAX_CONNECTIONS = 64
+DIAL_AGAIN_S = 2.0
+DIAL_S = 5.0  # for one of several ways to a peer
+LOOK_S = 0.02
 
 
 class Options(NamedTuple):
@@ -39,6 +47,9 @@ class Options(NamedTuple):
     timeout_s: float = 30.0
     start_timeout_s: float = 60.0
     arena_bytes: int = 1 << 36
+    connections: int = 1
+    register_buffers: bool = False
+    failover: bool = True
 
 
 def options_of(
@@ -59,7 +70,28 @@ def options_of(
         spin_us=config.get("spin_us"),
         timeout_s=config.get("timeout", timeout),
         start_timeout_s=config.get("start_timeout", start_timeout),
+        connections=_connections(config.get("connections")),
+        register_buffers=_registers(config.get("register")),
+        failover=_fails_over(config.get("failover")),
     )
+
+
+def _registers(wanted: str) -> bool:
+    if wanted not in ("explicit", "auto"):
+        raise ConfigError(f"CCL_LAB_REGISTER is {wanted!r}: expected 'explicit' or 'auto'.")
+    return wanted == "auto"
+
+
+def _fails_over(wanted: str) -> bool:
+    if wanted not in ("on", "off"):
+        raise ConfigError(f"CCL_LAB_FAILOVER is {wanted!r}: expected 'on' or 'off'.")
+    return wanted == "on"
+
+
+def _connections(wanted: int) -> int:
+    if not 1 <= wanted <= MAX_CONNECTIONS:
+        raise ConfigError(f"CCL_LAB_CONNECTIONS is {wanted}: expected 1 to {MAX_CONNECTIONS} for each pair of NICs.")
+    return wanted
 
 
 class Member:
@@ -76,10 +108,15 @@ class Member:
         secret: bytes,
         options: Options,
         addresses: list[str],
+        generation: int | None = None,
     ) -> None:
         self.rank, self.topology, self.spoke, self.options = rank, topology, spoke, options
         self._secret, self._addresses, self.epoch = secret, addresses, 0
+        # Of an elastic job: its epoch. A member is of one generation; who dials from another one is refused.
+        self._generation = generation
         self._accepted = threading.Condition()
+        self._stopped: CclError | None = None
+        self._dialling: dict[int, socket.socket] = {}  # by thread
         self._early: list[tuple[int, wire.Hello, socket.socket]] = []
         self._programs: OrderedDict[tuple[Any, ...], tuple[Any, list[tuple[int, int, int]]]] = OrderedDict()
         same_host = (
@@ -92,13 +129,19 @@ class Member:
             arena_bytes=options.arena_bytes,
             trace_spans=options.trace_spans,
             spin_us=options.spin_us,
+            register_buffers=options.register_buffers,
             transport=options.transport,
             ranks_on_host=same_host,
         )
+        self._repair: Repair | None = None
         self._acceptor = (
             Acceptor([(address, 0) for address in addresses], secret, self._admit) if addresses else None
         )
-        self.cards = self._join()
+        try:
+            self.cards = self._join()
+        except BaseException:
+            self.close()
+            raise
 
     def _join(self) -> list[dict[str, Any]]:
         card = {
@@ -106,14 +149,28 @@ class Member:
             "segment_fd": self.engine.segment_fd,
             "listen": self._acceptor.addresses if self._acceptor else [],
         }
-        cards = self.spoke.gather("join", card, self.options.start_timeout_s)
+        turn, seconds = self._generation, self.options.start_timeout_s
+        suffix = "" if turn is None else f"-{turn}"
+        cards = self.spoke.gather(f"join{suffix}", card, seconds, turn=turn)
         node_of = self.topology.node_of
         for peer in np.flatnonzero(node_of == node_of[self.rank]):
             if peer != self.rank:
                 self.engine.attach_peer(int(peer), cards[peer]["pid"], cards[peer]["segment_fd"])
         self._shape_nics()
-        self.spoke.gather("attached", True, self.options.start_timeout_s)
+        self._repair = self._open_repair() if self._addresses and self.options.failover else None
+        messages = self._repair.card if self._repair else []
+        messages = self.spoke.gather(f"attached{suffix}", messages, seconds, turn=turn)
+        if self._repair:
+            self._repair.start(messages)
         return cards
+
+    def _open_repair(self) -> Repair:
+        """Lost paths are repaired: messages go past the NICs, over the address of the control socket."""
+        key = hashlib.sha256(b"messages" + self._secret).digest()[:16]
+        return Repair(self.engine, key, self.spoke.address, self._addresses, self.topology.node_of.tolist(), self._dial_again, self._tell)
+
+    def _tell(self, events: list[dict[str, Any]]) -> None:
+        self.spoke.send({"t": "rails", "rank": self.rank, "events": events})
 
     def _shape_nics(self) -> None:
         """On an emulated topology the node's lowest rank sets the rate of its NICs; real NICs are not shaped."""
@@ -125,12 +182,17 @@ class Member:
             rate = int(self.topology.nic_bytes_per_s[first + nic])
             self.engine.set_nic(nic, rate, up=rate > 0)
 
+    @property
+    def _here(self) -> int:
+        """What a greeting says of when it is: the generation, and the resets within it."""
+        return ((self._generation or 0) << 16) + self.epoch
+
     def _admit(self, nic: int, hello: wire.Hello, sock: socket.socket) -> None:
         with self._accepted:
-            if hello.epoch != self.epoch:
-                if hello.epoch != self.epoch + 1:
+            if hello.epoch != self._here:
+                if hello.epoch != self._here + 1:
                     raise ConnectError(
-                        f"rank {hello.rank} dials in epoch {hello.epoch}, this rank is in epoch {self.epoch}.",
+                        f"rank {hello.rank} dials in epoch {hello.epoch}, this rank is in epoch {self._here}.",
                         rank=hello.rank,
                     )
                 self._early.append((nic, hello, sock))  # the peer has reset already, we are about to
@@ -139,21 +201,33 @@ class Member:
             self._accepted.notify_all()
 
     def _take(self, nic: int, hello: wire.Hello, sock: socket.socket) -> None:
-        self.engine.add_connection(hello.rank, nic, hello.nic, 0, sock.detach())
+        try:
+            self.engine.add_connection(hello.rank, nic, hello.nic, hello.index, sock.detach(), hello.generation)
+        except ConnectError as error:
+            if not self._repair:
+                raise
+            log.info("a connection came too late, or too early: %s", error)  # its path failed meanwhile; both ends try again
 
-    def program(self, schedule: Schedule, layout: Layout, redop: str) -> Any:
-        """The compiled program of this rank, with every connection it needs."""
-        key = (plan_hash(schedule, layout, redop), layout.dtype)
+    def program(
+        self, schedule: Schedule, layout: Layout, redop: str, fused: bool | None = None, without: Mask = ()
+    ) -> Any:
+        """The compiled program of this rank, with every connection it needs. fused: the node layer runs it as one
+        collective; the same on all ranks; None: where it may. without: lost NICs, for which it was planned."""
+        topology = self.topology.without(*without) if without else self.topology
+        if fused is None:
+            fused = fusible(schedule, self.topology)
+        fused = fused and self.engine.node_complete
+        key = (plan_hash(schedule, layout, redop, without), layout.dtype, fused)
         found = self._programs.get(key)
         if found is None:
             if schedule.n_ranks != self.topology.n_ranks:
                 raise ShapeError(
                     f"schedule for {schedule.n_ranks} ranks on {self.topology.n_ranks}: plan it for this topology."
                 )
-            arrays = lower(schedule, layout, self.rank, self.topology, redop)
+            arrays = lower(schedule, layout, self.rank, topology, redop, fused, without)
             found = (
                 self.engine.compile(arrays),
-                links_needed(schedule, self.rank, self.topology, self.options.transport),
+                [] if fused else self._links(schedule, topology),
             )
             self._programs[key] = found
             if len(self._programs) > MAX_PROGRAMS:
@@ -162,30 +236,71 @@ class Member:
         self._connect(found[1])
         return found[0]
 
+    def _links(self, schedule: Schedule, topology: Topology) -> list[tuple[int, int, int]]:
+        links = links_needed(schedule, self.rank, topology, self.options.transport)
+        return with_backups(links, topology) if self._repair else links
+
     def _connect(self, links: list[tuple[int, int, int]]) -> None:
         missing = [link for link in links if not self.engine.connected(*link)]
         if not missing:
             return
         deadline = time.monotonic() + self.options.start_timeout_s
-        for peer, nic, peer_nic in missing:
-            if self.rank < peer:
-                hello = wire.Hello(self.rank, nic, peer_nic, self.epoch, wire.DATA)
-                address = tuple(self.cards[peer]["listen"][peer_nic])
-                sock = wire.dial(
-                    address, self._addresses[nic], hello, self._secret, max(deadline - time.monotonic(), 0.1)
-                )  # type: ignore[arg-type]
-                self.engine.add_connection(peer, nic, peer_nic, 0, sock.detach())
+        for link in missing:
+            if self.rank < link[0]:
+                self._reach(link, deadline)
+        for link in missing:
+            if self.rank > link[0]:
+                self._await(link, deadline)
+
+    def _reach(self, link: tuple[int, int, int], deadline: float) -> None:
+        """Dials a peer over a pair of NICs. With repair, one that cannot be reached is left to it."""
+        if not self._repair:
+            return self._dial(*link, deadline)
+        try:
+            self._dial(*link, min(deadline, time.monotonic() + DIAL_S))
+        except ConnectError as error:
+            if self._stopped:
+                raise
+            self.engine.path_missing(*link, str(error))
+
+    def _await(self, link: tuple[int, int, int], deadline: float) -> None:
+        """Until the peer has dialled over a pair of NICs, or has said that it could not."""
+        while not self.engine.connected(*link):
+            with self._accepted:
+                if self._stopped:
+                    raise self._stopped
+                self._accepted.wait(LOOK_S)
+            if time.monotonic() > deadline:
+                raise OpTimeout(
+                    f"rank {self.rank}, NIC {link[1]}: rank {link[0]} did not connect from its NIC {link[2]} within "
+                    f"{self.options.start_timeout_s:g} s. Did it call the same collective?",
+                    rank=link[0],
+                    nic=link[2],
+                )
+
+    def _dial_again(self, peer: int, nic: int, peer_nic: int, generation: int) -> None:
+        self._dial(peer, nic, peer_nic, time.monotonic() + DIAL_AGAIN_S, generation)
+
+    def _dial(self, peer: int, nic: int, peer_nic: int, deadline: float, generation: int = 0) -> None:
+        """All connections of a pair of NICs. The peer may use the first before the others are there."""
+        address = tuple(self.cards[peer]["listen"][peer_nic])
+        for index in range(self.options.connections):
+            hello = wire.Hello(self.rank, nic, peer_nic, self._here, wire.DATA, index, generation)
+            left_s = max(deadline - time.monotonic(), 0.1)
+            try:
+                sock = wire.dial(address, self._addresses[nic], hello, self._secret, left_s, self._hold)  # type: ignore[arg-type]
+            except ConnectError as error:
+                raise self._stopped or error from None
+            finally:
+                self._dialling.pop(threading.get_ident(), None)
+            self.engine.add_connection(peer, nic, peer_nic, index, sock.detach(), generation)
+
+    def _hold(self, sock: socket.socket) -> None:
+        """A socket whose greeting may wait for a peer that does not answer: an abort ends the wait."""
         with self._accepted:
-            for link in missing:
-                if self.rank > link[0] and not self._accepted.wait_for(
-                    lambda link=link: self.engine.connected(*link), max(deadline - time.monotonic(), 0)
-                ):
-                    raise OpTimeout(
-                        f"rank {self.rank}, NIC {link[1]}: rank {link[0]} did not connect from its NIC {link[2]} within "
-                        f"{self.options.start_timeout_s:g} s. Did it call the same collective?",
-                        rank=link[0],
-                        nic=link[2],
-                    )
+            self._dialling[threading.get_ident()] = sock
+            if self._stopped:
+                sock.shutdown(socket.SHUT_RDWR)
 
     def start(
         self,
@@ -201,6 +316,14 @@ class Member:
     def abort(self, error: CclError) -> None:
         """Stops what this rank runs with `error`, unless an earlier reason stopped it; safe from any thread."""
         self.engine.abort(code_of(error), str(error), error.rank)
+        with self._accepted:
+            self._stopped = self._stopped or error
+            for sock in list(self._dialling.values()):
+                try:
+                    sock.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    pass
+            self._accepted.notify_all()
 
     def empty(self, nbytes: int) -> tuple[int, np.ndarray]:
         """(arena offset, u8 view) of registered memory."""
@@ -210,7 +333,7 @@ class Member:
         """After an abort: drops connections and counters, and goes on in `epoch`. All ranks must do it."""
         with self._accepted:
             self.engine.reset(epoch)
-            self.epoch = epoch
+            self.epoch, self._stopped = epoch, None
             early, self._early = self._early, []
             for nic, hello, sock in early:
                 self._take(nic, hello, sock)
@@ -220,5 +343,7 @@ class Member:
         """Ends the engine and closes every socket; idempotent."""
         if self._acceptor:
             self._acceptor.close()
+        if self._repair:
+            self._repair.close()
         self._programs.clear()
         self.engine.close()

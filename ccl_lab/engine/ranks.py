@@ -7,8 +7,6 @@ a bound; nothing outlives `close`, nor the process that owns this.
 
 from __future__ import annotations
 
-import os
-import signal
 import socket
 import threading
 import weakref
@@ -19,9 +17,10 @@ from .. import _core
 from ..errors import CclError, OpTimeout, PeerLostError, UsageError, from_wire
 from ..topo import Topology
 from . import wire
-from .forkserver import ForkServer
+from .forkserver import ForkServer, how_it_ended
 from .hub import Hub
 from .member import Options
+from .netns import Namespaces
 from .status import code_of
 
 Reply = dict[str, Any]
@@ -37,16 +36,20 @@ def nic_addresses(topology: Topology, node: int) -> list[str]:
 
 
 class Ranks:
-    """One process per rank of `topology`, connected. `doing()` says what goes on, for the error of a death.
+    """One process per rank of `topology`, connected; in `netns`, if given. `doing()` says what goes on, for the error of a death.
 
     Raises ConnectError, OpTimeout or PeerLostError if they cannot start.
     """
 
-    def __init__(self, topology: Topology, options: Options, doing: Callable[[], str]) -> None:
-        self.topology, self.n = topology, topology.n_ranks
+    def __init__(
+        self, topology: Topology, options: Options, doing: Callable[[], str], netns: Namespaces | None = None
+    ) -> None:
+        self.topology, self.n, self.netns = topology, topology.n_ranks, netns
+        self.ids: tuple[int, ...] = tuple(range(self.n))  # by rank; in an elastic world, the members
         self.segments: list[_core.Segment] = []
         self.dead: PeerLostError | None = None
         self._options, self._doing = options, doing
+        self.on_rails: Callable[[int, list[Any]], None] = lambda rank, events: None  # what ranks tell of their paths
         self._closing = False
         self._epoch = 0
         self._replies: dict[tuple[str, int], dict[int, Reply]] = {}
@@ -70,9 +73,11 @@ class Ranks:
         secret, topology = wire.new_secret().hex(), self.topology.to_dict()
         for rank in range(self.n):
             ours, theirs = socket.socketpair()
-            self._server.start(rank, theirs)
+            node, nodes = int(self.topology.node_of[rank]), self.netns
+            self._server.start(rank, theirs, nodes.nodes[node] if nodes else -1)
             welcome = {"t": "welcome", "rank": rank, "topology": topology, "options": self._options._asdict()}
-            addresses = nic_addresses(self.topology, int(self.topology.node_of[rank]))
+            welcome["here"] = nodes.here(node) if nodes else ""
+            addresses = nodes.addresses(node) if nodes else nic_addresses(self.topology, node)
             wire.send(ours, welcome | {"secret": secret, "addresses": addresses})
             self._hub.add(rank, ours)
         ready = self.answers("ready", 0, self._options.start_timeout_s, "started and connected")
@@ -84,6 +89,10 @@ class Ranks:
         if message["t"] == "failed":
             error = from_wire(message["error"])
             self._die(PeerLostError(f"rank {rank} could not start: {error}", rank=rank))
+        if message["t"] == "rails":
+            if not self._closing:  # those who end together lose each other, which is no news
+                self.on_rails(int(message["rank"]), message["events"])
+            return
         number = int(message.get("run", message.get("epoch", 0)))
         with self._changed:
             self._replies.setdefault((message["t"], number), {})[rank] = message
@@ -97,11 +106,8 @@ class Ranks:
     def _exited(self, rank: int, pid: int, status: int) -> None:
         if self._closing:
             return
-        how = f"ended with status {os.waitstatus_to_exitcode(status)}"
-        if os.WIFSIGNALED(status):
-            how = f"killed by {signal.Signals(os.WTERMSIG(status)).name}"
         who = f"rank {rank} (pid {pid}, node {self.topology.node_of[rank]})"
-        what = f"{who} was {how}{self._doing()}. Close this world and start a new one."
+        what = f"{who} {how_it_ended(status)}{self._doing()}. Close this world and start a new one."
         self._die(PeerLostError(what, rank=rank))
 
     def _die(self, error: PeerLostError) -> PeerLostError:
@@ -131,10 +137,11 @@ class Ranks:
 
         Raises PeerLostError if a rank died (unless `of_living`), OpTimeout naming who did not answer.
         """
-        want = set(range(self.n))
+        want = set(self.ids)
 
         def have() -> set[int]:
-            lost = self._hub.lost if of_living else set()
+            # A lost rank counts once it is known how it ended, else what its peers saw of it would be told for the reason.
+            lost = self._hub.lost if of_living and self.dead else set()
             return set(self._replies.get((kind, number), {})) | lost
 
         with self._changed:
@@ -148,7 +155,8 @@ class Ranks:
                 some = f"{missing[:8]}{'…' if len(missing) > 8 else ''}"
                 message = f"ranks {some} of {self.n} have not {what} within {timeout_s:g} s."
                 raise OpTimeout(message, rank=missing[0])
-            return self._replies.pop((kind, number), {})
+            found = self._replies.pop((kind, number), {})
+            return {rank: found[who] for rank, who in enumerate(self.ids) if who in found}
 
     def reset(self) -> None:
         """After a failed run: every rank drops connections and counters of the old epoch. If one cannot, the world is dead."""
@@ -170,6 +178,8 @@ class Ranks:
         self._hub.broadcast({"t": "close"})
         self._server.wait_exited(set(self._server.pids), 2.0)
         self._finalizer()
+        if self.netns:
+            self.netns.close()
         self.segments.clear()  # views that a run handed out keep their own mapping
 
 

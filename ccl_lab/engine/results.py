@@ -56,4 +56,6 @@ def trace_of(
         "drops": int(drops),
         "run": run.number,
     }
+    if run.device:
+        meta["device"] = run.device
     return Trace(columns, meta)

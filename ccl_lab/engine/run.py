@@ -17,13 +17,16 @@ from ..errors import CclError, OpTimeout
 from ..ir import Schedule
 from ..ir.layout import Layout
 from ..trace import Trace
+from .compute import Device
+from .fault import Fault
 
 
 class Run:
     """One execution of a schedule by a World, possibly repeated. Made by `World.start`.
 
     `inputs`, `outputs`: one 1-D array per rank, views of the ranks' memory: valid until the next run of this world starts,
-    copy what you keep. `errors`: rank -> error, where a run failed.
+    copy what you keep. `errors`: rank -> error, where a run failed. `members`: who took part, by rank; in an elastic world
+    they, and with them schedule, layout and inputs, are those of the attempt that counts.
     """
 
     def __init__(
@@ -41,7 +44,12 @@ class Run:
         self.inputs: list[np.ndarray] = []
         self.outputs: list[np.ndarray] = []
         self.errors: dict[int, CclError] = {}
+        self.faults: list[Fault] = []  # of the script it was given
+        self.without: tuple[tuple[int, int], ...] = ()  # (node, NIC) that it was planned to leave out
+        self.compute: Device | None = None
+        self.device: str | None = None  # what did the computation, once it is prepared
         self.state = "preparing"
+        self.members: tuple[int, ...] = tuple(range(schedule.n_ranks))  # who takes part, by rank
         self.begin_s = 0.0  # time.monotonic() when the ranks were told to go; 0: not yet
         self._cancel, self._so_far = cancel, so_far
         self._ended = threading.Event()

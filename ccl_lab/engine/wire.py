@@ -5,7 +5,7 @@ Is not: the data path (native transports). Invariant: nothing a stranger sends i
 
     frame      u32 header_bytes | u32 blob_bytes | header (JSON object) | blob
     challenge  acceptor → dialer   nonce_a (32 bytes)
-               dialer → acceptor   hello (32 bytes) | nonce_d (32) | HMAC-SHA256(secret, "dial" nonce_a nonce_d hello)
+               dialer → acceptor   hello (36 bytes) | nonce_d (32) | HMAC-SHA256(secret, "dial" nonce_a nonce_d hello)
                acceptor → dialer   HMAC-SHA256(secret, "accept" nonce_d nonce_a hello)
 """
 
@@ -16,32 +16,38 @@ import json
 import secrets
 import socket
 import struct
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..errors import ConnectError
 
 FRAME = struct.Struct("<II")
 MAX_HEADER, MAX_BLOB = 64 << 20, 1 << 30
-HELLO = struct.Struct("<8sIiiiIi")  # magic, version, rank, nic, peer_nic, epoch, purpose
-MAGIC, VERSION = b"CCLLABv1", 1
+HELLO = struct.Struct("<8sIiiiIHHI")  # magic, version, rank, nic, peer_nic, epoch, purpose, index, generation
+MAGIC, VERSION = b"CCLLABv1", 3
 NONCE, MAC = 32, 32
 CONTROL, DATA = 0, 1
 REPLY = HELLO.size + NONCE + MAC
-assert HELLO.size == 32
+assert HELLO.size == 36
 
 
 class Hello(NamedTuple):
-    """Who dials: its rank and NIC, the acceptor's NIC it wants, the epoch, and what for (CONTROL or DATA)."""
+    """Who dials: its rank and NIC, the acceptor's NIC it wants, the epoch, what for (CONTROL or DATA), and which of the
+    connections between these NICs it will be, in which generation of that path (native/src/fault)."""
 
     rank: int
     nic: int
     peer_nic: int
     epoch: int
     purpose: int
+    index: int = 0
+    generation: int = 0
 
     def pack(self) -> bytes:
-        """32 bytes."""
-        return HELLO.pack(MAGIC, VERSION, self.rank, self.nic, self.peer_nic, self.epoch, self.purpose)
+        """36 bytes."""
+        return HELLO.pack(
+            MAGIC, VERSION, self.rank, self.nic, self.peer_nic, self.epoch, self.purpose, self.index, self.generation
+        )
 
     @staticmethod
     def unpack(data: bytes) -> Hello:
@@ -113,11 +119,17 @@ def check_reply(secret: bytes, nonce_a: bytes, reply: bytes) -> tuple[Hello, byt
 
 
 def dial(
-    address: tuple[str, int], source: str, hello: Hello, secret: bytes, timeout_s: float
+    address: tuple[str, int],
+    source: str,
+    hello: Hello,
+    secret: bytes,
+    timeout_s: float,
+    hold: Callable[[socket.socket], None] | None = None,
 ) -> socket.socket:
     """A connected, mutually authenticated socket; ConnectError naming both ends otherwise.
 
-    `source`: local address to bind to (the NIC's), "" for any.
+    `source`: local address to bind to (the NIC's), "" for any. `hold` gets the socket before the greeting, so that its owner
+    can shut it down from another thread.
     """
     try:
         sock = socket.create_connection(
@@ -130,6 +142,8 @@ def dial(
             nic=hello.nic,
         ) from None
     try:
+        if hold:
+            hold(sock)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         nonce_a, nonce_d, packed = receive_exactly(sock, NONCE), nonce(), hello.pack()
         sock.sendall(packed + nonce_d + proof(secret, b"dial", nonce_a, nonce_d, packed))

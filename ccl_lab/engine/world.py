@@ -12,25 +12,40 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from .. import units, views
-from ..errors import AbortedError, CclError, PeerLostError, ShapeError, UsageError, from_wire
+from ..errors import (
+    AbortedError,
+    CclError,
+    PeerLostError,
+    ShapeError,
+    UnsupportedError,
+    UsageError,
+    from_wire,
+)
 from ..ir import Buffer, Collective, Schedule, collectives
 from ..ir.layout import Layout
 from ..planner import plan
 from ..topo import Topology
 from ..trace import Trace
 from ..verifier import verify
+from . import compute as computation
 from . import pattern
 from .collector import Collector, Feed
+from .faults import Faults, Script
 from .hub import cancelled
+from .lost import LostNics
+from .lower import Mask
 from .member import options_of
+from .netns import Namespaces
 from .ranks import Ranks, nic_addresses
 from .results import trace_of
 from .run import Run
+from .shapes import check_inputs, overwrites_input
 
 log = logging.getLogger("ccl_lab.engine")
 START_AHEAD_NS = 3_000_000
@@ -46,9 +61,24 @@ class World:
     too: `world.all_reduce("64MiB", algorithm="ring")` plans, proves, runs and returns the trace.
     Raises ConnectError or OpTimeout if the ranks cannot start. Use as a context manager, or close().
 
+    elastic: a lost rank does not end the world: the others agree on a new epoch and finish the run as the members that are left
+    (`run.members`, `world.members`, `world.epoch`, `world.events`); `world.grow()` starts new ones on the free places.
+    What the input held for a lost rank is dropped; an avg divides by the members that took part; a run whose root is lost
+    fails. groups: ranks that leave together, as a number of equal groups or lists of ranks (default: each rank alone).
+    patience: silence after which a rank counts as lost and is killed (default 5 s).
+
+    fabric: "emulated", NICs of loopback; "netns" (as root), nodes are network namespaces, NICs real interfaces to take down.
+
         with World(Topology.cluster(nodes=2, gpus_per_node=4)) as world:
             trace = world.all_reduce("64MiB")
     """
+
+    def __new__(cls, *arguments: Any, elastic: bool = False, **options: Any) -> World:
+        if elastic and cls is World:
+            from .elastic_world import ElasticWorld
+
+            return object.__new__(ElasticWorld)
+        return object.__new__(cls)
 
     def __init__(
         self,
@@ -58,6 +88,10 @@ class World:
         timeout: units.Duration | None = None,
         trace_spans: int | None = None,
         start_timeout: units.Duration | None = None,
+        elastic: bool = False,
+        groups: int | Sequence[Sequence[int]] | None = None,
+        patience: units.Duration | None = None,
+        fabric: str = "emulated",
     ) -> None:
         if isinstance(topology, int):
             topology = Topology.cluster(nodes=1, gpus_per_node=topology, nics_per_node=1)
@@ -73,9 +107,19 @@ class World:
         self._current: Run | None = None
         self._sent: set[str] = set()
         # The ranks outlive no World: they must not hold it, so they ask through a box.
-        self._doing = doing = [""]
-        self._ranks = Ranks(topology, self.options, lambda: doing[0])
+        self._doing = [""]
+        self._netns = _namespaces(topology, fabric, elastic)
+        self._ranks = self._start_ranks(elastic, groups, patience)
         self._collector = Collector(self._ranks.segments, topology.node_of)
+        self._faults = Faults(self)
+        self._lost = LostNics(topology.node_of)
+        self._ranks.on_rails = _telling(self._lost, self._faults)
+
+    def _start_ranks(self, elastic: bool, groups: Any, patience: Any) -> Ranks:
+        if groups is not None or patience is not None:
+            raise UsageError("groups and patience are of an elastic world: give elastic=True.")
+        doing = self._doing
+        return Ranks(self.topology, self.options, lambda: doing[0], self._netns)
 
     # -- runs
 
@@ -91,12 +135,19 @@ class World:
         inputs: Inputs | None = None,
         repeat: int = 1,
         timeout: units.Duration | None = None,
+        faults: Script | None = None,
+        without: Mask = (),
+        compute: computation.Device | None = None,
     ) -> Run:
         """Starts `schedule` on all ranks and returns at once.
 
         nbytes or count (elements per block) or counts (all_to_allv): size, default the schedule's. inputs: one 1-D array per
-        rank; default a pattern of small integers. repeat: times in a row. Raises ScheduleError if it cannot be proved,
-        UsageError/ShapeError if arguments do not fit, PeerLostError if a rank is dead. Runs queue up in order.
+        rank; default a pattern of small integers. repeat: times in a row. faults: a FaultScript, its text, or a list of faults,
+        armed when the run begins (the first, of a repeat). without: NICs (node, index) that the schedule was planned to leave
+        out, as in `plan(…, topology.without(*nics))`; others that are lost are repaired around.
+        compute: who does the schedule's compute ops: Emulated(durations) or Matmul(rows, inner, columns).
+        Raises ScheduleError if it cannot be proved, UsageError/ShapeError if arguments do not fit, PeerLostError if a rank is
+        dead. Runs queue up in order.
         """
         self._check_open()
         if not isinstance(schedule, Schedule):
@@ -109,16 +160,29 @@ class World:
             )
         if repeat < 1:
             raise UsageError(f"repeat {repeat}: expected 1 or more.")
+        computation.check_device(schedule, compute)
         if inputs is not None:
             dtype, count = self._sizes_of(schedule, inputs)
         layout = schedule.layout(count, nbytes=nbytes, dtype=dtype, counts=counts)
         redop = redop or schedule.redop
         collectives.check_names(schedule.collective, layout.dtype, redop)
         if inputs is not None:
-            _check_inputs(layout, inputs, repeat)
-        verify(schedule, topology=self.topology)
+            check_inputs(layout, inputs, repeat)
+        proof = verify(schedule, topology=self.topology)
+        if proof.peer_reads and self.options.transport == "tcp":
+            rank, peer = min(proof.peer_reads)
+            raise UnsupportedError(
+                f"{schedule.collective} by {schedule.algorithm}: rank {rank} reads the memory of rank {peer}, which transport "
+                "'tcp' does not reach; use transport='auto' or 'shm', or plan with mapped=False.",
+                rank=rank,
+            )
         run = Run(next(self._numbers), schedule, layout, redop, self._cancel, self._trace_so_far, repeat)
         seconds = self.options.timeout_s if timeout is None else units.parse_duration(timeout)
+        if faults is not None:
+            run.faults = self._faults.prepare(faults)
+            run.add_done_callback(self._faults.ended)
+        run.compute = compute
+        run.without = tuple((int(node), int(nic)) for node, nic in without)
         self._enqueue((run, inputs, repeat, seconds))
         return run
 
@@ -166,6 +230,13 @@ class World:
                 self._execute(*work)
 
     def _execute(self, run: Run, inputs: Inputs | None, repeat: int, timeout_s: float) -> None:
+        trace, error = self._attempt(run, inputs, repeat, timeout_s)
+        self._faults.ended(run, trace)
+        run.finish(trace, error)
+
+    def _attempt(
+        self, run: Run, inputs: Inputs | None, repeat: int, timeout_s: float
+    ) -> tuple[Trace, CclError | None]:
         self._current, self._doing[0] = run, f" during {run.schedule.collective} (run {run.number})"
         error: CclError | None = None
         times: dict[int, list[list[int]]] = {}
@@ -185,8 +256,9 @@ class World:
         trace = trace_of(run, self.topology, spans, drops, times, self.options.transport)
         if error and not self._ranks.dead and not self._closed:
             self._ranks.reset()
+            self._lost.forget(self.topology.node_of)
         self._doing[0] = ""
-        run.finish(trace, error)
+        return trace, error
 
     def _prepare(self, run: Run, inputs: Inputs | None, timeout_s: float) -> None:
         """Every rank compiles, connects and takes memory; then inputs are where they belong."""
@@ -195,7 +267,8 @@ class World:
         message = {
             "t": "prepare", "run": run.number, "digest": digest, "count": layout.count, "dtype": layout.dtype,
             "redop": run.redop, "counts": None if layout.counts is None else layout.counts.tolist(),
-            "timeout_s": timeout_s, "pattern": inputs is None,
+            "timeout_s": timeout_s, "pattern": inputs is None, "without": run.without,
+            "compute": run.compute.to_dict() if run.compute else None,
         }  # fmt: skip
         self._ranks.ask(message, blob)
         self._sent.add(digest)
@@ -206,11 +279,12 @@ class World:
         )
         if run.errors:
             raise run.errors[min(run.errors)]
+        run.device = replies[0]["device"]
         for rank in range(self.n_ranks):
             source, target = self._map(run.layout, rank, replies[rank])
             if inputs is not None:
                 source[:] = inputs[rank]
-            run.inputs.append(_before(run, rank, source, inputs))
+            run.inputs.append(_before(run, rank, source, inputs, self._ranks.ids[rank]))
             run.outputs.append(target)
 
     def _map(self, layout: Layout, rank: int, place: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
@@ -229,6 +303,7 @@ class World:
 
     def _go(self, run: Run, coll_id: int, repeat: int, timeout_s: float) -> dict[int, list[list[int]]]:
         at_ns = time.monotonic_ns() + START_AHEAD_NS + 20_000 * self.n_ranks
+        self._faults.begin(run, at_ns)
         self._ranks.ask({"t": "go", "run": run.number, "at_ns": at_ns, "repeat": repeat, "coll_id": coll_id})
         limit_s = timeout_s * repeat + 10.0
         replies = self._ranks.answers("ended", run.number, limit_s, f"ended run {run.number}", of_living=True)
@@ -267,14 +342,31 @@ class World:
             raise AttributeError(f"World has no attribute {name!r}")
 
         def collective(nbytes: units.Size = "1MiB", **options: Any) -> Trace:
-            """Plans (options as of `plan`), proves and runs this collective; run options: repeat, inputs, timeout."""
-            mine = {key: options.pop(key) for key in ("repeat", "inputs", "timeout") if key in options}
-            return self.run(plan(name, self.topology, nbytes, **options), **mine)
+            """Plans (options as of `plan`), proves and runs this collective; run options: repeat, inputs, timeout, faults."""
+            mine = {key: options.pop(key) for key in ("repeat", "inputs", "timeout", "faults") if key in options}
+            options.setdefault("mapped", self.options.transport != "tcp")
+            without = self.lost_nics
+            topology = self.topology.without(*without) if without else self.topology
+            return self.run(plan(name, topology, nbytes, **options), without=without, **mine)
 
         collective.__name__ = name
         return collective
 
     # -- watching and steering
+
+    @property
+    def lost_nics(self) -> tuple[tuple[int, int], ...]:
+        """(node, NIC) that ranks found to be lost, by probes; a collective by name is planned without them. A node that lost all
+        its NICs keeps them here: the error names it."""
+        lost = self._lost.nics
+        left = np.ones((self.topology.n_nodes, max(self.topology.nics_per_node, 1)), bool)
+        left[tuple(np.array(lost, int).reshape(-1, 2).T)] = False
+        return tuple(nic for nic in lost if left[nic[0]].any())
+
+    @property
+    def faults(self) -> Faults:
+        """Injects faults, undoes them, and has what the ranks said of them: `world.faults.nic_down(node=1, nic=2, after="2ms")`."""
+        return self._faults
 
     @property
     def feed(self) -> Feed:
@@ -297,16 +389,27 @@ class World:
         if not (0 <= node < nodes and 0 <= nic < nics):
             raise UsageError(f"NIC {nic} of node {node}: expected NIC 0..{nics - 1} of node 0..{nodes - 1}.")
         self._check_open()
-        leader = int(np.flatnonzero(self.topology.node_of == node)[0])
-        self._ranks.segments[leader].set_nic(nic, int(gbits_per_s * 1e9 / 8), up)
+        self._faults.shape(node, nic, int(gbits_per_s * 1e9 / 8), up)
+
+    def nic_bytes(self) -> dict[tuple[int, int], tuple[int, int]]:
+        """Bytes that every NIC has (sent, received) since the start, by (node, NIC); headers and what was sent again included."""
+        self._check_open()
+        leaders = [int(np.flatnonzero(self.topology.node_of == node)[0]) for node in range(self.topology.n_nodes)]
+        counters = {node: self._ranks.segments[rank].nic_counters() for node, rank in enumerate(leaders)}
+        return {
+            (node, nic): (int(sent), int(received))
+            for node, table in counters.items()
+            for nic, (sent, received) in enumerate(table)
+        }
 
     def status(self) -> dict[str, Any]:
-        """What goes on, as plain data: run, state, progress (0 to 1, by ops that ended), seconds, ranks, error."""
+        """What goes on, as plain data: run, state, progress (0 to 1, by ops that ended), seconds, ranks, error,
+        faults (NICs that are not whole) and the last events."""
         run, dead = self._current, self._ranks.dead
         out = {
             "ranks": self.n_ranks, "closed": self._closed, "error": str(dead) if dead else None, "state": "idle",
             "run": None, "pids": self._ranks.pids, "emulated": self.topology.emulated, "transport": self.options.transport,
-        }  # fmt: skip
+        } | self._faults.status()  # fmt: skip
         if run is None:
             return out
         n_ops = len(run.schedule) * run.repeat
@@ -328,6 +431,7 @@ class World:
         if self._closed:
             return
         self._closed = True
+        self._faults.close()
         run = self._current
         if run and not run.done():
             self._ranks.abort(cancelled("the world was closed", HERE))
@@ -349,6 +453,24 @@ class World:
         return f"<World of {where}, transport {self.options.transport}: {state}>"
 
 
+def _namespaces(topology: Topology, fabric: str, elastic: bool) -> Namespaces | None:
+    if fabric not in ("emulated", "netns"):
+        raise UsageError(f"fabric {fabric!r} is unknown: expected 'emulated' or 'netns'.")
+    if fabric == "netns" and elastic:
+        raise UnsupportedError("fabric='netns' of an elastic world: members that join have no namespace yet; use fabric='emulated'.")
+    return Namespaces(topology) if fabric == "netns" else None
+
+
+def _telling(*listeners: LostNics | Faults) -> Callable[[int, list[dict[str, Any]]], None]:
+    """Hands what a rank tells of its paths to all; the ranks that call it do not hold the World."""
+
+    def heard(rank: int, events: list[dict[str, Any]]) -> None:
+        for each in listeners:
+            each.heard(rank, events)
+
+    return heard
+
+
 def _check_transport(topology: Topology, transport: str) -> None:
     if transport == "shm" and topology.n_nodes > 1:
         raise UsageError(
@@ -358,27 +480,11 @@ def _check_transport(topology: Topology, transport: str) -> None:
         raise UsageError("transport 'tcp' on nodes without NICs: give nics_per_node=1 or more.")
 
 
-def _check_inputs(layout: Layout, inputs: Inputs, repeat: int) -> None:
-    if repeat > 1 and layout.schedule.in_place:
-        raise UsageError(
-            "repeat > 1 with inputs in place: the first run overwrites them; run again with fresh ones."
-        )
-    for rank, array in enumerate(inputs):
-        want = layout.elements(Buffer.input, rank)
-        fits = want == 0 or array.dtype == collectives.numpy_dtype(layout.dtype)
-        if array.ndim != 1 or array.size != want or not fits:
-            raise ShapeError(
-                f"input of rank {rank}: expected {want} elements of {layout.dtype} in one dimension, "
-                f"found {array.dtype} of shape {array.shape}.",
-                rank=rank,
-            )
-
-
-def _before(run: Run, rank: int, view: np.ndarray, inputs: Inputs | None) -> np.ndarray:
-    """The rank's input as it was before the run: in place, the view will be overwritten."""
-    if not run.schedule.in_place:
+def _before(run: Run, rank: int, view: np.ndarray, inputs: Inputs | None, who: int) -> np.ndarray:
+    """The rank's input as it was before the run, also where the view will be overwritten. `who`: whose pattern it has."""
+    if not overwrites_input(run.schedule):
         return view
-    return inputs[rank] if inputs is not None else pattern.make(len(view), run.layout.dtype, rank)
+    return inputs[rank] if inputs is not None else pattern.make(len(view), run.layout.dtype, who)
 
 
 __all__ = ["World", "nic_addresses"]

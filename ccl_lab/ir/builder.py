@@ -149,9 +149,33 @@ class Builder:
         """dst = srcs[0] (+) srcs[1] (+) … in that order."""
         self._emit(Kind.reduce, rank, channel, dst=dst, srcs=list(srcs))
 
-    def compute(self, *, rank: Ints, arg: Ints, channel: Ints = 0) -> None:
-        """Runs partition `arg` of the user's computation."""
-        self._emit(Kind.compute, rank, channel, arg=arg)
+    def compute(
+        self,
+        *,
+        rank: Ints,
+        arg: Ints,
+        reads: Sequence[Ref] = (),
+        produces: Ref | None = None,
+        adds: Sequence[Ref] = (),
+        dst: Ref | None = None,
+        channel: Ints = 0,
+    ) -> None:
+        """Runs partition `arg` of the user's computation.
+
+        It works on `reads`, or makes what INPUT chunks `produces` contribute: dst = made (+) adds[0] (+) … in that order (default
+        dst: those chunks). Neither: it takes time. Where a schedule makes its input, all INPUT is empty until it is made.
+        """
+        if produces is None:
+            if dst is not None or adds:
+                raise UsageError("compute: dst and adds need produces=, the INPUT chunks whose contribution is made.")
+            spans = {str(ref.n) for ref in reads}
+            if len(spans) > 1:
+                raise UsageError(f"compute: its reads have {', '.join(sorted(spans))} chunks; expected as many in each.")
+            self._emit(Kind.compute, rank, channel, arg=arg, srcs=list(reads), n_chunks=reads[0].n if reads else 0)
+            return
+        if reads or produces.buf != Buffer.input:
+            raise UsageError("compute: produces= names INPUT chunks and goes with adds=, not with reads=.")
+        self._emit(Kind.compute, rank, channel, arg=arg, value=1, srcs=[produces, *adds], dst=produces if dst is None else dst)
 
     def _emit(
         self,
@@ -165,6 +189,7 @@ class Builder:
         dst: Ref | None = None,
         srcs: Sequence[Ref] = (),
         arg: Ints = 0,
+        n_chunks: Ints = 0,
     ) -> None:
         rank = np.atleast_1d(np.asarray(rank, np.int32))
         cells: dict[str, Ints] = {
@@ -178,7 +203,7 @@ class Builder:
             "arg": arg,
             "dst_buf": dst.buf if dst else 0,
             "dst_chunk": dst.chunk if dst else 0,
-            "n_chunks": dst.n if dst else 0,
+            "n_chunks": dst.n if dst else n_chunks,
             "src_count": len(srcs),
         }
         try:

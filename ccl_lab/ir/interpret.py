@@ -7,6 +7,7 @@ its possible results, one that deadlocks raises DeadlockError.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 
 import numpy as np
 
@@ -17,12 +18,16 @@ from .ops import Buffer, Kind
 from .schedule import Schedule
 from .table import Op, describe
 
+Partition = Callable[[int, int, "np.ndarray | None", "tuple[np.ndarray, ...]"], None]
 
-def interpret(schedule: Schedule, inputs: list[np.ndarray], *, redop: str | None = None,
-              counts: np.ndarray | None = None) -> list[np.ndarray]:  # fmt: skip
+
+def interpret(schedule: Schedule, inputs: list[np.ndarray], *, redop: str | None = None, counts: np.ndarray | None = None,
+              compute: Partition | None = None) -> list[np.ndarray]:  # fmt: skip
     """Outputs of `schedule`, one 1-D array per rank.
 
     `inputs`: one 1-D array per rank, all of one dtype, empty where the rank has no input; `counts` for all_to_allv.
+    `compute(rank, partition, target, sources)` runs a partition: it writes its product, with the sources added, into `target`
+    (None where the partition only reads `sources`). Without it a partition produces what `inputs` hold at its INPUT chunks.
     Raises ShapeError if sizes do not fit, DtypeError for an unsupported type. Cost: Python time per op.
     """
     redop = redop or schedule.redop
@@ -30,8 +35,14 @@ def interpret(schedule: Schedule, inputs: list[np.ndarray], *, redop: str | None
     collectives.check_names(schedule.collective, dtype, redop)
     layout = _layout_of(schedule, inputs, dtype, counts)
     memory = [_memory(layout, rank, inputs[rank]) for rank in range(schedule.n_ranks)]
+    if schedule.ops.produces().any():
+        for rank in range(schedule.n_ranks):
+            memory[rank][Buffer.input][:] = 0  # nothing is there until it is made
     for op in topological_order(schedule):
-        _apply(op, layout, memory, redop)
+        if op.kind == Kind.compute:
+            _compute(op, layout, memory, inputs, redop, compute)
+        else:
+            _apply(op, layout, memory, redop)
     outputs = [memory[rank][Buffer.output] for rank in range(schedule.n_ranks)]
     if schedule.collective not in collectives.REDUCING:
         return outputs
@@ -100,16 +111,32 @@ def topological_order(schedule: Schedule) -> list[Op]:
     return order
 
 
+def _place(op: Op, layout: Layout, rank: int, buf: int, chunk: int) -> slice:
+    first, end = layout.offset(buf, rank, np.array([chunk, chunk + op.n_chunks]))
+    return slice(int(first), int(end))
+
+
+def _compute(op: Op, layout: Layout, memory: list[dict[int, np.ndarray]], inputs: list[np.ndarray], redop: str,
+             function: Partition | None) -> None:  # fmt: skip
+    views = [memory[rank][buf][_place(op, layout, rank, buf, chunk)] for rank, buf, chunk in op.sources]
+    if not op.value or not op.sources:
+        if function:
+            function(op.rank, op.arg, None, tuple(views))
+        return
+    target = memory[op.rank][op.dst_buf][_place(op, layout, op.rank, op.dst_buf, op.dst_chunk)]
+    if function:
+        function(op.rank, op.arg, target, tuple(views[1:]))
+        return
+    made = inputs[op.rank][_place(op, layout, *op.sources[0])]
+    target[:] = collectives.accumulate([made, *views[1:]], redop)
+
+
 def _apply(op: Op, layout: Layout, memory: list[dict[int, np.ndarray]], redop: str) -> None:
     if op.kind not in (Kind.put, Kind.get, Kind.copy, Kind.reduce):
         return
-
-    def view(rank: int, buf: int, chunk: int) -> np.ndarray:
-        ends = layout.offset(buf, rank, np.array([chunk, chunk + op.n_chunks]))
-        return memory[rank][buf][ends[0] : ends[1]]
-
-    sources = [view(*source) for source in op.sources]
-    target = view(op.peer if op.kind == Kind.put else op.rank, op.dst_buf, op.dst_chunk)
+    sources = [memory[rank][buf][_place(op, layout, rank, buf, chunk)] for rank, buf, chunk in op.sources]
+    owner = op.peer if op.kind == Kind.put else op.rank
+    target = memory[owner][op.dst_buf][_place(op, layout, owner, op.dst_buf, op.dst_chunk)]
     if any(source.size != target.size for source in sources):
         raise ShapeError(f"{describe(op)}: source and destination differ in length ({[s.size for s in sources]} and {target.size} "
                          "elements); chunks must be the same part of equally large blocks.", rank=op.rank, op_id=op.op_id)  # fmt: skip

@@ -109,6 +109,21 @@ class Layout:
         ops = self.schedule.ops
         return np.where((ops.kind == Kind.put) & (ops.peer >= 0), ops.peer, ops.rank)
 
+    def span_bytes(self) -> np.ndarray:
+        """Bytes of each op's destination, of the first source where a computation only reads: int64[n_ops], 0 for the others."""
+        ops, spans = self.schedule.ops, self.op_bytes()
+        writes = np.flatnonzero(ops.produces())
+        reads = np.flatnonzero((ops.kind == Kind.compute) & (ops.src_count > 0) & ~ops.writes())
+        first = ops.src_begin[reads]
+        places = (
+            (writes, ops.dst_buf[writes], ops.rank[writes], ops.dst_chunk[writes]),
+            (reads, ops.src_buf[first], ops.src_rank[first], ops.src_chunk[first]),
+        )
+        for rows, buf, rank, chunk in places:
+            ends = self.offset(buf, rank, chunk + ops.n_chunks[rows])
+            spans[rows] = (ends - self.offset(buf, rank, chunk)) * self.itemsize
+        return spans
+
     def op_bytes(self) -> np.ndarray:
         """Bytes each op moves (0 for signal, wait, flush, compute): int64[n_ops]."""
         ops = self.schedule.ops

@@ -49,6 +49,9 @@ class OpTable:
     """Ops of all ranks. `kind`: Kind; `peer`, `sig_channel`: -1 for none; `value`: what a wait waits for.
 
     A put's destination is at `peer`; every other destination is at `rank`. Each source covers `n_chunks` chunks.
+
+    compute: `arg` is the partition. `value` 1: it produces, its first source is the INPUT range whose contribution it makes (not
+    read), further sources are added to it, the sum goes to the destination. `value` 0: no destination, sources are what it reads.
     """
 
     rank: np.ndarray
@@ -133,6 +136,14 @@ class OpTable:
         """Index of each op's first source in the source table; -1 where it has none."""
         return np.where(self.src_count > 0, self.src_begin, -1)
 
+    def produces(self) -> np.ndarray:
+        """Which ops are computations with a destination: bool[n_ops]; their first source is made, not read."""
+        return (self.kind == Kind.compute) & (self.value > 0) & (self.src_count > 0)
+
+    def writes(self) -> np.ndarray:
+        """Which ops write memory: bool[n_ops]."""
+        return (self.src_count > 0) & ((self.kind != Kind.compute) | (self.value > 0))
+
     def program_order(self) -> np.ndarray:
         """op_ids sorted by (rank, channel, op_id): each channel's program is a contiguous run."""
         return np.lexsort((np.arange(len(self)), self.channel, self.rank))
@@ -155,6 +166,10 @@ def describe(op: Op) -> str:
         tail = f" signal {op.value} of rank {op.peer} on channel {op.sig_channel}"
     elif op.kind == Kind.compute:
         tail = f" partition {op.arg}"
+        if op.value and op.sources:
+            tail += f" {' + '.join(ref(*source) for source in op.sources)} -> {ref(op.rank, op.dst_buf, op.dst_chunk)}"
+        elif op.sources:
+            tail += f" {srcs}"
     else:
         tail = f" rank {op.peer}" if op.peer >= 0 else " all peers"
     if op.sig_channel >= 0 and op.kind in (Kind.put, Kind.signal):

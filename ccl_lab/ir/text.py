@@ -40,7 +40,7 @@ _SIGNAL = re.compile(rf"(.*?) \+signal on channel ({_INT})")
 _WAIT = re.compile(rf"signal ({_INT}) of rank ({_INT}) on channel ({_INT})")
 _PEER = re.compile(rf"rank ({_INT})|(all peers)")
 _SOURCE = re.compile(rf"({_INT})/({_INT})/({_INT})")
-_COMPUTE = re.compile(rf"partition ({_INT})")
+_COMPUTE = re.compile(rf"partition ({_INT})(?: (.*))?")
 _CELLS = ("peer", "sig_channel", "value", "dst_buf", "dst_chunk", "n_chunks", "arg")
 _ARRAYS = ("scratch_pairs", "counts")
 
@@ -219,13 +219,18 @@ def _read_move(row: dict[str, Any], rest: str) -> None:
     where, row["dst_buf"], row["dst_chunk"], row["n_chunks"] = _ref(target, row["rank"])
     if row["kind"] == Kind.put:
         row["peer"] = where
-    for piece in filter(None, left.strip().split(", ")):
+    _read_sources(row, left.strip().split(" + " if row["kind"] == Kind.compute else ", "), "its destination")
+
+
+def _read_sources(row: dict[str, Any], pieces: list[str], what: str) -> None:
+    for piece in filter(None, pieces):
         source = _REF.fullmatch(piece)
         if not source:
             raise _Bad(f"source {piece[:40]!r}: expected 'BUFFER[CHUNK]' or 'rank R BUFFER[FIRST:END]'")
         rank, buf, chunk, n_chunks = _ref(source, row["rank"])
+        row["n_chunks"] = row["n_chunks"] or n_chunks
         if n_chunks != row["n_chunks"]:
-            raise _Bad(f"source {piece[:40]!r} has {n_chunks} chunks, its destination {row['n_chunks']}")
+            raise _Bad(f"source {piece[:40]!r} has {n_chunks} chunks, {what} {row['n_chunks']}")
         row["sources"].append((rank, buf, chunk))
 
 
@@ -252,8 +257,13 @@ def _read_wait(row: dict[str, Any], rest: str) -> None:
 def _read_compute(row: dict[str, Any], rest: str) -> None:
     match = _COMPUTE.fullmatch(rest)
     if not match:
-        raise _Bad("expected 'compute partition I'")
-    row["arg"] = int(match[1])
+        raise _Bad("expected 'compute partition I', then what it reads, or 'input[CHUNK] + BUFFER[CHUNK] -> BUFFER[CHUNK]'")
+    row["arg"], operands = int(match[1]), match[2] or ""
+    if "->" in operands:
+        row["value"] = 1
+        _read_move(row, operands)
+    else:
+        _read_sources(row, operands.split(", "), "another")
 
 
 _READERS = {

@@ -22,7 +22,7 @@ __all__ = ["ALGORITHMS", "Algorithm", "Cost", "Problem", "algorithms", "estimate
 
 def plan(collective: str, topology: Topology | int, nbytes: Size = "1MiB", *, algorithm: str = "auto", dtype: str = "float32",
          redop: str = "sum", in_place: bool = False, root: int = 0, peer: int = 1, channels: int | None = None,
-         counts: Any = None) -> Schedule:
+         counts: Any = None, mapped: bool = True) -> Schedule:
     """A schedule for `collective` on `topology` (or on that many ranks of one node).
 
     nbytes: size of the message, bytes or text ("64MiB"), as nccl-tests count it: the larger buffer of a rank; the schedule
@@ -38,7 +38,7 @@ def plan(collective: str, topology: Topology | int, nbytes: Size = "1MiB", *, al
         6
     """
     problem = make_problem(collective, topology, nbytes, dtype=dtype, redop=redop, in_place=in_place, root=root, peer=peer,
-                           channels=channels, counts=counts)
+                           channels=channels, counts=counts, mapped=mapped)
     if algorithm != "auto":
         misfit = find(collective, algorithm).misfit(problem) if problem.n > 1 else find(collective, algorithm) and ""
         if misfit:
@@ -65,7 +65,8 @@ def algorithms(collective: str) -> tuple[str, ...]:
 
 def estimate(collective: str, topology: Topology | int, nbytes: Size = "1MiB", *, algorithm: str, **options: Any) -> Cost:
     """The closed-form cost of an algorithm, without building its schedule; `options` as for `plan`."""
-    given = {"dtype": "float32", "redop": "sum", "in_place": False, "root": 0, "peer": 1, "channels": None, "counts": None}
+    given = {"dtype": "float32", "redop": "sum", "in_place": False, "root": 0, "peer": 1, "channels": None, "counts": None,
+             "mapped": True}
     problem = make_problem(collective, topology, nbytes, **{**given, **options})
     return find(collective, algorithm).cost(problem)
 

@@ -13,30 +13,46 @@ from ..ir import Builder
 from . import (
     all_gather_bruck,
     all_gather_direct,
+    all_gather_one_pass,
     all_gather_recursive_doubling,
     all_gather_ring,
+    all_reduce_balance,
     all_reduce_direct,
     all_reduce_double_binary_tree,
+    all_reduce_flat,
     all_reduce_halving_doubling,
     all_reduce_hierarchical,
+    all_reduce_one_pass,
+    all_reduce_optcc,
+    all_reduce_recursive,
+    all_reduce_resilient,
     all_reduce_ring,
+    all_reduce_two_level,
     all_to_all_direct,
     all_to_all_hierarchical,
+    all_to_all_one_pass,
     all_to_all_paired,
+    balance,
     barrier,
     broadcast_binomial,
+    broadcast_one_pass,
     broadcast_pipelined_ring,
     formulas,
+    formulas_mapped,
     gather,
     reduce_binomial,
+    reduce_one_pass,
     reduce_ring,
     reduce_scatter_direct,
+    reduce_scatter_one_pass,
     reduce_scatter_recursive_halving,
     reduce_scatter_ring,
     scatter,
     send_recv_direct,
+    send_recv_one_pass,
 )
 from .cost import Cost
+from .mapped import unshared
 from .problem import Problem
 
 
@@ -65,7 +81,12 @@ _ALL_TO_ALL = {
     "direct": Algorithm(all_to_all_direct.direct, formulas.all_to_all_direct),
     "paired": Algorithm(all_to_all_paired.paired, formulas.all_to_all_paired),
     "hierarchical": Algorithm(all_to_all_hierarchical.hierarchical, formulas.all_to_all_hierarchical, nodes_of_equal_size),
+    "one_pass": Algorithm(all_to_all_one_pass.one_pass, formulas_mapped.all_to_all_one_pass, unshared),
+    "balance": Algorithm(balance.all_to_all, balance.all_to_all_cost),
 }
+
+# Made for topologies that lost NICs: `auto` takes them there only; asked for by name they are planned anywhere.
+DEGRADED = ("balance", "resilient", "recursive", "optcc", "mix")
 
 ALGORITHMS: dict[str, dict[str, Algorithm]] = {
     "all_reduce": {
@@ -75,42 +96,65 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
         "double_binary_tree": Algorithm(all_reduce_double_binary_tree.double_binary_tree, formulas.all_reduce_double_binary_tree),
         "direct": Algorithm(all_reduce_direct.direct, formulas.all_reduce_direct),
         "hierarchical": Algorithm(all_reduce_hierarchical.hierarchical, formulas.all_reduce_hierarchical, nodes_of_equal_size),
+        "flat": Algorithm(all_reduce_flat.flat, formulas_mapped.all_reduce_flat, unshared),
+        "one_pass": Algorithm(all_reduce_one_pass.one_pass, formulas_mapped.all_reduce_one_pass, unshared),
+        "two_level": Algorithm(all_reduce_two_level.two_level, formulas_mapped.all_reduce_two_level, unshared),
+        "balance": Algorithm(all_reduce_balance.balance, all_reduce_balance.cost),
+        "resilient": Algorithm(all_reduce_resilient.resilient, all_reduce_resilient.resilient_cost),
+        "recursive": Algorithm(all_reduce_recursive.recursive, all_reduce_recursive.recursive_cost),
+        "optcc": Algorithm(all_reduce_optcc.optcc, all_reduce_optcc.optcc_cost),
+        "mix": Algorithm(all_reduce_optcc.mix, all_reduce_optcc.mix_cost),
     },
     "all_gather": {
         "ring": Algorithm(all_gather_ring.ring, formulas.all_gather_ring),
         "recursive_doubling": Algorithm(all_gather_recursive_doubling.recursive_doubling, formulas.all_gather_recursive_doubling),
         "bruck": Algorithm(all_gather_bruck.bruck, formulas.all_gather_bruck),
         "direct": Algorithm(all_gather_direct.direct, formulas.all_gather_direct),
+        "one_pass": Algorithm(all_gather_one_pass.one_pass, formulas_mapped.all_gather_one_pass, unshared),
+        "balance": Algorithm(balance.all_gather, balance.all_gather_cost),
     },
     "reduce_scatter": {
         "ring": Algorithm(reduce_scatter_ring.ring, formulas.reduce_scatter_ring),
         "recursive_halving": Algorithm(reduce_scatter_recursive_halving.recursive_halving, formulas.reduce_scatter_recursive_halving),
         "direct": Algorithm(reduce_scatter_direct.direct, formulas.reduce_scatter_direct),
+        "one_pass": Algorithm(reduce_scatter_one_pass.one_pass, formulas_mapped.reduce_scatter_one_pass, unshared),
+        "balance": Algorithm(balance.reduce_scatter, balance.reduce_scatter_cost),
     },
     "broadcast": {
         "binomial": Algorithm(broadcast_binomial.binomial, formulas.broadcast_binomial),
         "pipelined_ring": Algorithm(broadcast_pipelined_ring.pipelined_ring, formulas.broadcast_pipelined_ring),
+        "one_pass": Algorithm(broadcast_one_pass.one_pass, formulas_mapped.broadcast_one_pass, unshared),
+        "balance": Algorithm(balance.broadcast, balance.broadcast_cost),
     },
     "reduce": {
         "binomial": Algorithm(reduce_binomial.binomial, formulas.reduce_binomial),
         "ring": Algorithm(reduce_ring.ring, formulas.reduce_ring),
+        "one_pass": Algorithm(reduce_one_pass.one_pass, formulas_mapped.reduce_one_pass, unshared),
+        "balance": Algorithm(balance.reduce, balance.reduce_cost),
     },
     "gather": {
         "direct": Algorithm(gather.direct, formulas.gather_direct),
         "binomial": Algorithm(gather.binomial, formulas.gather_binomial),
+        "one_pass": Algorithm(gather.one_pass, formulas_mapped.gather_one_pass, unshared),
+        "balance": Algorithm(balance.gather_to_root, balance.gather_cost),
     },
     "scatter": {
         "direct": Algorithm(scatter.direct, formulas.scatter_direct),
         "binomial": Algorithm(scatter.binomial, formulas.scatter_binomial),
+        "one_pass": Algorithm(scatter.one_pass, formulas_mapped.scatter_one_pass, unshared),
+        "balance": Algorithm(balance.scatter_from_root, balance.scatter_cost),
     },
     "all_to_all": _ALL_TO_ALL,
     "all_to_allv": _ALL_TO_ALL,
     "send_recv": {
         "direct": Algorithm(send_recv_direct.direct, formulas.send_recv_direct),
+        "one_pass": Algorithm(send_recv_one_pass.one_pass, formulas_mapped.send_recv_one_pass, unshared),
+        "balance": Algorithm(balance.send_recv, balance.send_recv_cost),
     },
     "barrier": {
         "dissemination": Algorithm(barrier.dissemination, formulas.barrier_dissemination),
         "central": Algorithm(barrier.central, formulas.barrier_central),
+        "flat": Algorithm(barrier.flat, formulas_mapped.barrier_flat, unshared),
     },
 }
 

@@ -5,8 +5,10 @@ Invariant: the block that arrived at step s is what goes on at step s + 1.
 
 from __future__ import annotations
 
+import numpy as np
+
 from ..ir import Builder
-from .orders import rings
+from .orders import Rings, rings
 from .problem import Problem
 
 
@@ -16,16 +18,22 @@ def ring(problem: Problem) -> Builder:
     Steps: n-1. Bytes sent per rank: n-1 blocks, (n-1)/n of the message. Any n, no scratch.
     Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005, 4.1.
     """
-    n, at = problem.n, rings(problem)
-    b = problem.builder("ring", channels=at.channels, parts=at.channels)
+    return along(problem, "ring", rings(problem))
+
+
+def along(problem: Problem, name: str, at: Rings) -> Builder:
+    """Ring all_gather along given rings."""
+    n = problem.n
+    b = problem.builder(name, channels=at.numbers, parts=at.units)
     order = at.rank.reshape(at.channels, n)
 
     def chunk(position):
-        return order[at.channel, position % n] * at.channels + at.channel
+        begin = order[np.repeat(np.arange(at.channels), n), position % n] * at.units + at.first
+        return slice(begin, begin + at.weight)
 
-    own = chunk(at.position)
-    b.put(rank=at.rank, peer=at.next, src=b.input[at.channel], dst=b.output[own], channel=at.channel)
-    b.copy(rank=at.rank, src=b.input[at.channel], dst=b.output[own], channel=at.channel)
+    own, mine = chunk(at.position), slice(at.first, at.first + at.weight)
+    b.put(rank=at.rank, peer=at.next, src=b.input[mine], dst=b.output[own], channel=at.channel)
+    b.copy(rank=at.rank, src=b.input[mine], dst=b.output[own], channel=at.channel)
     for step in range(n - 1):
         arrived = chunk(at.position - 1 - step)
         b.step = step

@@ -33,12 +33,13 @@ def bidirectional_ring(problem: Problem) -> Builder:
 
 def _ring(problem: Problem, name: str, at: Rings) -> Builder:
     n, depth = problem.n, ring_depth(problem, at.channels)
-    b = problem.builder(name, channels=at.channels, parts=at.channels * n * depth, scratch_blocks=int(problem.in_place))
+    b = problem.builder(name, channels=at.numbers, parts=at.units * n * depth, scratch_blocks=int(problem.in_place))
     # Out of place OUTPUT is free until the final values come round, and those come only after the partial ones left.
     landing = b.scratch if problem.in_place else b.output
 
     def chunk(position, i):
-        return (at.channel * n + position % n) * depth + i
+        begin = (at.first * n + position % n * at.weight) * depth + i * at.weight
+        return slice(begin, begin + at.weight)
 
     for i in range(depth):
         first = chunk(at.position, i)

@@ -40,3 +40,18 @@ def central(problem: Problem) -> Builder:
     b.signal(rank=centre, peer=others)
     b.wait(rank=others, peer=centre)
     return b
+
+
+def flat(problem: Problem) -> Builder:
+    """Everyone signals everyone: on shared memory a flag of one's own, which all others look at.
+
+    Steps: 1. Signals per rank: n-1. Any n, one node. Source: the flat tree of Jain et al., "Framework for scalable intra-node collective
+    operations using shared memory", SC 2018, without a root.
+    """
+    n, rank = problem.n, np.arange(problem.n)
+    b = problem.builder("flat")
+    for distance in range(1, n):
+        b.signal(rank=rank, peer=(rank + distance) % n)
+    for distance in range(1, n):
+        b.wait(rank=rank, peer=(rank - distance) % n)
+    return b

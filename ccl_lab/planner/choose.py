@@ -8,14 +8,30 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from .. import units
-from .algorithms import ALGORITHMS
-from .cost import Cost, broadcast_depth, hierarchical_depth, ring_channels, tree_depth, tree_slices
+from . import all_reduce_optcc, all_reduce_recursive, all_reduce_resilient, bounds
+from .algorithms import ALGORITHMS, DEGRADED
+from .all_reduce_balance import WHOLE
+from .all_reduce_lanes import rows
+from .cost import (
+    Cost,
+    broadcast_depth,
+    groups,
+    hierarchical_depth,
+    ring_channels,
+    slice_depth,
+    tree_depth,
+    tree_slices,
+)
+from .degraded import is_degraded, lost, remaining
 from .problem import Problem
 
 # A table of ops of more rows takes seconds and gigabytes: `auto` looks for a shorter one.
 MOST_OPS = 5_000_000
 # Algorithms in which a rank has an op or more for every other rank, however few the steps.
 PER_PEER = ("direct", "paired", "recursive_doubling", "recursive_halving")
+
+# Algorithms that read peers' memory in place.
+IN_PLACE = ("one_pass", "flat", "two_level")
 
 
 class Candidate(NamedTuple):
@@ -36,14 +52,18 @@ def candidates(problem: Problem) -> list[Candidate]:
 
 
 def pick(problem: Problem, ranked: list[Candidate]) -> str:
-    """The cheapest whose table of ops is small enough to build; of those within 1 % of it the one with the fewest ops."""
-    fitting = [each for each in ranked if each.cost]
+    """The cheapest whose table of ops is small enough to build.
+
+    Of those within 1 % of it, one that works on shared memory in place, then the one with the fewest ops: the model says that they
+    are as fast, but it prices a slice that is still in the caches as one that comes from memory.
+    """
+    fitting = [each for each in ranked if each.cost and (each.name not in DEGRADED or is_degraded(problem.topology))]
     short = [each for each in fitting if ops_about(problem, each) <= MOST_OPS]
     if not short:
         return min(fitting, key=lambda each: ops_about(problem, each)).name
     best = short[0].cost.seconds if short[0].cost else 0.0
     close = [each for each in short if each.cost and each.cost.seconds <= 1.01 * best]
-    return min(close, key=lambda each: ops_about(problem, each)).name
+    return min(close, key=lambda each: (each.name not in IN_PLACE, ops_about(problem, each))).name
 
 
 def ops_about(problem: Problem, candidate: Candidate) -> int:
@@ -51,8 +71,18 @@ def ops_about(problem: Problem, candidate: Candidate) -> int:
     if candidate.cost is None:
         return 0
     steps, name = candidate.cost.steps, candidate.name
+    if name in DEGRADED and is_degraded(problem.topology):
+        return _degraded_ops(problem, name)
+    name = {"all_reduce": "hierarchical" if problem.grid is not None and problem.grid.shape[1] > 1 else "ring"}.get(
+        problem.collective, "direct" if problem.collective.startswith("all_to_all") else "ring") if name in DEGRADED else name
     if name in PER_PEER and problem.collective not in ("gather", "scatter", "send_recv"):
         return problem.n * 2 * problem.n
+    if problem.collective == "send_recv":
+        return 5
+    if name in ("one_pass", "flat"):  # a few for every other rank, and as many again for every slice
+        return problem.n * (2 + slice_depth(problem, problem.nbytes / problem.n)) * problem.n
+    if name == "two_level":
+        return problem.n * 3 * sum(groups(problem.n))
     if name == "double_binary_tree":
         return problem.n * 10 * tree_slices(problem) * tree_depth(problem)
     if name == "hierarchical" and problem.collective == "all_reduce":
@@ -62,6 +92,33 @@ def ops_about(problem: Problem, candidate: Candidate) -> int:
     if name in ("pipelined_ring", "ring") and problem.collective in ("broadcast", "reduce"):
         return problem.n * 3 * ring_channels(problem) * broadcast_depth(problem, ring_channels(problem))
     return problem.n * 3 * steps * (ring_channels(problem, both_ways=name == "bidirectional_ring") if "ring" in name else 1)
+
+
+SPLITS = {"resilient": all_reduce_resilient.split, "recursive": all_reduce_recursive.split,
+          "optcc": all_reduce_optcc.split_optcc, "mix": all_reduce_optcc.split_mix}
+
+
+def _degraded_ops(problem: Problem, name: str) -> int:
+    """Rows of the algorithms for a loss."""
+    if problem.collective == "all_reduce":
+        return rows(problem, (SPLITS[name](problem).shares if name in SPLITS else None) or WHOLE)
+    if problem.collective.startswith("all_to_all"):
+        return problem.n * 2 * problem.n * 8
+    return problem.n * 3 * problem.n * problem.topology.nics_per_node
+
+
+def loss(problem: Problem) -> tuple[str, ...]:
+    """What a degraded topology means for the plan, in words and numbers: what is lost, how shares were made, and the lower bound."""
+    topology = problem.topology
+    if not is_degraded(topology):
+        return ()
+    left = remaining(topology)
+    worst = int(left.argmin())
+    told = [f"degraded: node {worst} has {left[worst]:.4g} of the best node's rate left, X = {lost(topology):.4g}"]
+    if problem.collective == "all_reduce":
+        told += [split(problem).why for split in SPLITS.values()]
+    told.append(f"lower bound: {units.format_time(bounds.of_problem(problem))} on the NICs that are left")
+    return tuple(told)
 
 
 def reasons(problem: Problem, ranked: list[Candidate], chosen: str, automatic: bool) -> tuple[str, ...]:
@@ -77,13 +134,14 @@ def reasons(problem: Problem, ranked: list[Candidate], chosen: str, automatic: b
         if each.name != chosen and ops_about(problem, each) > MOST_OPS:
             tail += f"; about {ops_about(problem, each):,} ops, too many to build"
         lines.append(f"{each.name}: {_numbers(each.cost)}; {tail}")
-    return tuple(lines)
+    return tuple(lines) + loss(problem)
 
 
 def _numbers(cost: Cost) -> str:
     steps = f"{cost.steps} step{'' if cost.steps == 1 else 's'}"
     where = f"{_megabytes(cost.nic_bytes)} per NIC" if cost.nic_bytes else f"{_megabytes(cost.rank_bytes)} per rank"
-    return f"{steps}, {where}, estimated {units.format_time(cost.seconds)}"
+    memory = f", {_megabytes(cost.memory_bytes)} through memory" if cost.memory_bytes else ""
+    return f"{steps}, {where}{memory}, estimated {units.format_time(cost.seconds)}"
 
 
 def _against(cost: Cost, best: Cost | None) -> str:

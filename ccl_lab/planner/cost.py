@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
+
 from ..topo import Topology
 from .problem import Problem
 
@@ -24,6 +26,11 @@ from .problem import Problem
 OP_SECONDS = 1e-6
 # What one more chunk must save to be worth its ops: an assumption for ranks that share cores, to keep pipelines from becoming too fine.
 CHUNK_SECONDS = 10e-6
+# What a rank works on at a time where it reads peers' memory: with its sources it fits a second-level cache of 1 MiB up to 3 sources.
+SLICE_BYTES = 256 * 1024
+# What a core fetches or hands over at least, and how long it takes: an assumption, between 25 and 280 ns by where the two cores sit.
+LINE_BYTES = 64
+LINE_SECONDS = 100e-9
 
 
 @dataclass(frozen=True)
@@ -72,12 +79,16 @@ class Machine:
 
 
 class Cost(NamedTuple):
-    """An estimate: seconds; steps; bytes that the busiest rank sends; bytes over the busiest NIC (0 on one node)."""
+    """An estimate: seconds; steps; bytes that the busiest rank sends, or reads from peers; bytes over the busiest NIC (0 on one node).
+
+    `memory_bytes`, of algorithms that read peers' memory in place: what the busiest rank reads from and writes to memory.
+    """
 
     seconds: float
     steps: int
     rank_bytes: float
     nic_bytes: float = 0.0
+    memory_bytes: float = 0.0
 
 
 @lru_cache(maxsize=64)
@@ -87,6 +98,8 @@ def machine(topology: Topology) -> Machine:
     one = float(up.min()) if len(up) else math.inf
     whole = topology.nic_bytes_per_s.reshape(topology.n_nodes, -1).sum(axis=1)
     node = float(whole.min()) if topology.n_nodes > 1 else math.inf
+    if topology.n_nodes > 1 and (topology.nic_bytes_per_s == 0).any():
+        node = min(node, _failed_over(topology))
     group = int(topology.ranks_per_node.max())
     return Machine(
         n=topology.n_ranks, nodes=topology.n_nodes, group=group, alpha_fabric=float(topology.fabric_latency_ps.max()) * 1e-12,
@@ -94,6 +107,18 @@ def machine(topology: Topology) -> Machine:
         fabric=float(topology.fabric_bytes_per_s.min()), one_nic=one, rank_nic=one * max(1, topology.nics_per_node // group),
         node_nic=max(node, 1.0), local=float(topology.local_bytes_per_s.min()),
     )  # fmt: skip
+
+
+def _failed_over(topology: Topology) -> float:
+    """What the NICs of the worst node carry together where channels of lost NICs go to others and no more is done about it."""
+    group, m = topology.gpus_per_node, topology.nics_per_node
+    number, rates = max(1, m // group), topology.nic_bytes_per_s.reshape(topology.n_nodes, m).astype(float)
+    least = math.inf
+    for node in np.flatnonzero((rates == 0).any(axis=1) & (rates > 0).any(axis=1)):
+        ranks = topology.ranks_of(int(node))
+        load = np.bincount(topology.nic_of(ranks[:, None], np.arange(number)[None, :]).ravel(), minlength=m)
+        least = min(least, len(ranks) * number / float((load / np.maximum(rates[node], 1e-9)).max()))
+    return least
 
 
 def of(problem: Problem) -> Machine:
@@ -177,3 +202,18 @@ def tree_height(problem: Problem) -> int:
 def tree_depth(problem: Problem) -> int:
     """Chunks per tree and slice of the double binary tree."""
     return pipeline_depth(problem, 2 * tree_height(problem), problem.nbytes / 2 / tree_slices(problem))
+
+
+# -- memory that all ranks of a node share
+
+
+def slice_depth(problem: Problem, share: float) -> int:
+    """Slices k of a rank's share: each is still in the caches when it is written to the peers. At most 64, and 65,536 ops in all."""
+    most = max(1, min(64, 65_536 // problem.n**2))
+    return _power_of_two(share / SLICE_BYTES, 1 << log2_floor(most))
+
+
+def groups(n: int) -> tuple[int, int]:
+    """(ranks of a group g, groups k) of two levels: g = floor(sqrt(n)), k = floor(n/g); n - gk < g ranks are in no group."""
+    size = math.isqrt(n)
+    return size, n // size

@@ -295,11 +295,13 @@ def all_to_all_paired(problem: Problem) -> Cost:
 
 
 def all_to_all_hierarchical(problem: Problem) -> Cost:
-    """T = near(K(g-1)B) + alpha + max((K-1) 3o, (K-1) g B g/NICs of a node) + copies. NCCLX 2.6 (rail peers)."""
+    """T = near(K(g-1)B) + alpha + max((K-1) 3o, (K-1) g B g/NICs of a node) + copies; K = 1: as direct. NCCLX 2.6 (rail peers)."""
     at, block = of(problem), problem.block_bytes
     inside, across = at.nodes * (at.group - 1) * block, (at.nodes - 1) * at.group * block
+    if at.nodes == 1:
+        return Cost(all_to_all_direct(problem).seconds, 2, inside)
     seconds = max(at.near(inside), at.nodes * (at.group - 1) * OP_SECONDS) + _copies(problem)
-    seconds += max(at.far(across), 3 * (at.nodes - 1) * OP_SECONDS) if at.nodes > 1 else 0.0
+    seconds += max(at.far(across), 3 * (at.nodes - 1) * OP_SECONDS)
     return Cost(seconds, at.nodes + 1, inside + across, across * at.crowding)
 
 

@@ -1,4 +1,4 @@
-"""Gather: the root collects a block of every rank, directly or over a binomial tree.
+"""Gather: the root collects a block of every rank, directly or over a binomial tree; on shared memory directly too.
 
 Invariant: positions count from the root, modulo n; a rank of the tree holds the blocks of positions v+1, v+2, … of its
 subtree in scratch blocks 0, 1, …, and its own in INPUT.
@@ -20,9 +20,21 @@ def direct(problem: Problem) -> Builder:
     Steps: 1. Bytes sent per rank: one block (none by the root). Any n, any root, no scratch.
     Source: the linear algorithm of MPI libraries.
     """
+    return _direct(problem, "direct", problem.slices(problem.nics_per_rank, problem.block_bytes))
+
+
+def one_pass(problem: Problem) -> Builder:
+    """Everyone writes its block into the root's output: what `direct` does, which on shared memory is one pass by all ranks at once.
+
+    Steps: 1. Bytes sent per rank: one block (none by the root). Any n, any root, no scratch, one node.
+    Source: as `direct`; memory reads and writes each block once, the least there is.
+    """
+    return _direct(problem, "one_pass", problem.slices(1, problem.block_bytes))
+
+
+def _direct(problem: Problem, name: str, channels: int) -> Builder:
     n, root = problem.n, problem.root
-    channels = problem.slices(problem.nics_per_rank, problem.block_bytes)
-    b = problem.builder("direct", channels=channels, parts=channels)
+    b = problem.builder(name, channels=channels, parts=channels)
     rank, channel = everyone(n, channels)
     away = rank != root
     b.put(rank=rank[away], peer=root, src=b.input[channel[away]], dst=b.output[rank[away] * b.parts + channel[away]],

@@ -15,7 +15,11 @@ from .problem import Problem
 
 
 class Rings(NamedTuple):
-    """One row per (channel, position), all int64[channels * n]: the rank there, and its neighbours on that ring."""
+    """One row per (ring, position), all int64[channels * n]: the rank there, and its neighbours on that ring.
+
+    A ring carries `weight` of `units` equal slices of the message, from slice `first` on; healthy topologies give each ring one.
+    `channel` is its number, below `numbers`.
+    """
 
     channels: int
     channel: np.ndarray
@@ -23,6 +27,10 @@ class Rings(NamedTuple):
     rank: np.ndarray
     next: np.ndarray
     prev: np.ndarray
+    first: np.ndarray
+    weight: np.ndarray
+    units: int
+    numbers: int
 
 
 def ring_orders(topology: Topology, channels: int) -> np.ndarray:
@@ -54,18 +62,22 @@ def rings(problem: Problem, both_ways: bool = False) -> Rings:
     return flatten(orders)
 
 
-def flatten(orders: np.ndarray) -> Rings:
-    """Rows of all rings, channel by channel."""
+def flatten(orders: np.ndarray, channel: np.ndarray | None = None, weight: np.ndarray | None = None) -> Rings:
+    """Rows of all rings, ring by ring; `channel` and `weight` of each (default: in order, 1)."""
     channels, n = orders.shape
-    return Rings(channels, np.repeat(np.arange(channels), n), np.tile(np.arange(n), channels), orders.ravel(),
-                 np.roll(orders, -1, axis=1).ravel(), np.roll(orders, 1, axis=1).ravel())
+    channel = np.arange(channels) if channel is None else channel
+    weight = np.ones(channels, np.int64) if weight is None else weight
+    return Rings(channels, np.repeat(channel, n), np.tile(np.arange(n), channels), orders.ravel(),
+                 np.roll(orders, -1, axis=1).ravel(), np.roll(orders, 1, axis=1).ravel(),
+                 np.repeat(np.cumsum(weight) - weight, n), np.repeat(weight, n), int(weight.sum()), int(channel.max()) + 1)
 
 
-def chains(problem: Problem) -> Rings:
+def chains(problem: Problem, ring: Rings | None = None) -> Rings:
     """The rings, turned so that the root is at position 0 of each."""
-    ring = rings(problem)
+    ring = rings(problem) if ring is None else ring
     orders = ring.rank.reshape(ring.channels, -1)
-    return flatten(np.stack([np.roll(order, -int(np.flatnonzero(order == problem.root)[0])) for order in orders]))
+    turned = np.stack([np.roll(order, -int(np.flatnonzero(order == problem.root)[0])) for order in orders])
+    return flatten(turned, ring.channel[::problem.n], ring.weight[::problem.n])
 
 
 def tree_order(topology: Topology, root: int) -> np.ndarray:

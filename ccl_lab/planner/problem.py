@@ -24,7 +24,10 @@ MIN_SLICE_BYTES = 4096
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A collective on a topology; `channels` is None where the algorithm decides, `counts` int64[n, n] for all_to_allv."""
+    """A collective on a topology; `channels` is None where the algorithm decides, `counts` int64[n, n] for all_to_allv.
+
+    `mapped`: ranks of a node can read each other's memory in place.
+    """
 
     collective: str
     topology: Topology
@@ -36,6 +39,7 @@ class Problem:
     peer: int = -1
     channels: int | None = None
     counts: np.ndarray | None = None
+    mapped: bool = True
 
     @property
     def n(self) -> int:
@@ -83,7 +87,7 @@ class Problem:
 
 
 def make_problem(collective: str, topology: Topology | int, nbytes: Size, *, dtype: str, redop: str, in_place: bool, root: int,
-                 peer: int, channels: int | None, counts: Any) -> Problem:
+                 peer: int, channels: int | None, counts: Any, mapped: bool = True) -> Problem:
     """Checks what the user gave. Raises UsageError, ShapeError or DtypeError naming the argument."""
     collectives.check_names(collective, dtype, redop)
     where = _topology(topology)
@@ -100,7 +104,8 @@ def make_problem(collective: str, topology: Topology | int, nbytes: Size, *, dty
     if collective == "all_to_allv":
         counts = _counts(counts, n, size // collectives.itemsize(dtype) // n, in_place)
         size = int(counts.sum()) * collectives.itemsize(dtype) // n
-    return Problem(collective, where, size, dtype, redop, bool(in_place), int(root), int(peer), channels, counts)
+    return Problem(collective, where, size, dtype, redop, bool(in_place), int(root), int(peer), channels, counts,
+                   bool(mapped))
 
 
 def _topology(topology: Topology | int) -> Topology:

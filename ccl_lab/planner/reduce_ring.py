@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ..ir import Buffer, Builder, Ref
 from .cost import broadcast_depth
-from .orders import chains
+from .orders import Rings, chains
 from .problem import Problem
 
 
@@ -17,21 +17,28 @@ def ring(problem: Problem) -> Builder:
     Steps: n - 1 + k - 1 for k chunks per channel. Bytes sent per rank: one message (none by the root). One block of scratch.
     Any n, any root. Source: the ring of NCCL's Reduce; Thakur et al. 2005, 4.4 discusses long messages.
     """
-    n, at = problem.n, chains(problem)
-    depth = broadcast_depth(problem, at.channels)
-    b = problem.builder("ring", channels=at.channels, parts=at.channels * depth, scratch_blocks=1)
+    return along(problem, "ring", chains(problem))
+
+
+def along(problem: Problem, name: str, at: Rings) -> Builder:
+    """Pipelined chain along given chains, the root at position 0 of each."""
+    n, depth = problem.n, broadcast_depth(problem, at.channels)
+    b = problem.builder(name, channels=at.numbers, parts=at.units * depth, scratch_blocks=1)
     last, adds, root = at.position == n - 1, at.position < n - 1, at.position == 0
     inner = adds & ~root
     for i in range(depth):
-        chunk = at.channel * depth + i
+        chunk = at.first * depth + i * at.weight
+        after = chunk + at.weight
         step = i + n - 1 - at.position
         b.step = step[last]
-        b.put(rank=at.rank[last], peer=at.prev[last], src=b.input[chunk[last]], dst=b.scratch[chunk[last]], channel=at.channel[last])
+        b.put(rank=at.rank[last], peer=at.prev[last], src=b.input[chunk[last] : after[last]],
+              dst=b.scratch[chunk[last] : after[last]], channel=at.channel[last])
         b.step = step[adds] - 1
         b.wait(rank=at.rank[adds], peer=at.next[adds], channel=at.channel[adds])
         for rows, total in ((root, Buffer.output), (inner, Buffer.scratch)):
-            where, b.step = chunk[rows], step[rows] - 1
-            b.reduce(rank=at.rank[rows], dst=Ref(total, where), srcs=[b.scratch[where], b.input[where]], channel=at.channel[rows])
-        where, b.step = chunk[inner], step[inner]
+            where, b.step = slice(chunk[rows], after[rows]), step[rows] - 1
+            b.reduce(rank=at.rank[rows], dst=Ref(total, where.start, at.weight[rows]), srcs=[b.scratch[where], b.input[where]],
+                     channel=at.channel[rows])
+        where, b.step = slice(chunk[inner], after[inner]), step[inner]
         b.put(rank=at.rank[inner], peer=at.prev[inner], src=b.scratch[where], dst=b.scratch[where], channel=at.channel[inner])
     return b

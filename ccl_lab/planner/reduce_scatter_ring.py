@@ -5,9 +5,11 @@ Invariant: the block that arrived at step s is what goes on at step s + 1; the b
 
 from __future__ import annotations
 
+import numpy as np
+
 from ..ir import Builder
 from .cost import ring_depth
-from .orders import rings
+from .orders import Rings, rings
 from .problem import Problem
 
 
@@ -18,14 +20,19 @@ def ring(problem: Problem) -> Builder:
     that no credit has to travel back.
     Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005, 4.2.
     """
-    n, at = problem.n, rings(problem)
-    depth = ring_depth(problem, at.channels)
-    parts = at.channels * depth
-    b = problem.builder("ring", channels=at.channels, parts=parts, scratch_blocks=n)
+    return along(problem, "ring", rings(problem))
+
+
+def along(problem: Problem, name: str, at: Rings) -> Builder:
+    """Ring reduce_scatter along given rings."""
+    n, depth = problem.n, ring_depth(problem, at.channels)
+    parts = at.units * depth
+    b = problem.builder(name, channels=at.numbers, parts=parts, scratch_blocks=n)
     order = at.rank.reshape(at.channels, n)
 
     def chunk(position, i):
-        return order[at.channel, position % n] * parts + at.channel * depth + i
+        begin = order[np.repeat(np.arange(at.channels), n), position % n] * parts + at.first * depth + i * at.weight
+        return slice(begin, begin + at.weight)
 
     for i in range(depth):
         first = chunk(at.position - 1, i)
@@ -36,7 +43,8 @@ def ring(problem: Problem) -> Builder:
             last = step == n - 2
             b.step = step
             b.wait(rank=at.rank, peer=at.prev, channel=at.channel)
-            total = b.output[at.channel * depth + i] if last else b.scratch[arrived]
+            begin = at.first * depth + i * at.weight
+            total = b.output[begin : begin + at.weight] if last else b.scratch[arrived]
             b.reduce(rank=at.rank, dst=total, srcs=[b.scratch[arrived], b.input[arrived]], channel=at.channel)
             if not last:
                 b.step = step + 1

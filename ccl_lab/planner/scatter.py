@@ -1,4 +1,4 @@
-"""Scatter: the root hands a block to every rank, directly or over a binomial tree.
+"""Scatter: the root hands a block to every rank, directly or over a binomial tree; on shared memory every rank takes its own.
 
 Invariant: positions count from the root, modulo n; a rank of the tree holds the blocks of positions v+1, v+2, … of its
 subtree in scratch blocks 0, 1, …; its own arrives in OUTPUT.
@@ -28,6 +28,24 @@ def direct(problem: Problem) -> Builder:
     b.put(rank=np.full(len(rank), root), peer=rank, src=b.input[rank * b.parts + part], dst=b.output[part], channel=part)
     keep_own(b, root)
     b.wait(rank=rank, peer=root, channel=part)
+    return b
+
+
+def one_pass(problem: Problem) -> Builder:
+    """Every rank copies its block from the root's input; the root waits until all have.
+
+    Steps: 1. Bytes read from the root, per rank: one block. Any n, any root, no scratch, one node.
+    Source: the linear algorithm by reading, so that n cores work and not one: Jain et al., "Framework for scalable intra-node collective
+    operations using shared memory", SC 2018.
+    """
+    n, root = problem.n, problem.root
+    channels = problem.slices(1, problem.block_bytes)
+    b = problem.builder("one_pass", channels=channels, parts=channels)
+    rank, channel = everyone(n, channels)
+    b.copy(rank=rank, src=b.input[rank * b.parts + channel].at(root), dst=b.output[channel], channel=channel)
+    away = rank != root
+    b.signal(rank=rank[away], peer=root, channel=channel[away])
+    b.wait(rank=np.full(int(away.sum()), root), peer=rank[away], channel=channel[away])
     return b
 
 

@@ -13,12 +13,13 @@ is never reached is a deadlock. The transfers and memory operations of a level t
 turn, 0, 1, 2, …, that none of its links has given to another of this level. Static order is (level, turn, op_id).
 
 **Links.** A transfer uses two links at once (Topology.path), a local operation one (the rank's memory). A link serves one op at
-a time, in static order, and is busy for ceil(bytes * 10^12 / its rate) ps from the common start. Nothing else is shared.
+a time, in static order, and is busy for ceil(bytes * 10^12 / its rate) ps from the common start (0 at topo.INSTANT), and for `alpha`
+more with each transfer to or from another rank: what it costs beyond its bytes, when no other can use them. Nothing else is shared.
 
 **Ops.** t is the time of the op's channel, at first when its rank enters (`late`); L the sum of the path's latencies;
 `free` the time when every link of the path is free; `ready` when the owner of remote memory has entered.
 
-    put      start = max(t, ready, free); leaves = start + bytes / slowest link; arrives = leaves + L. The channel goes on at t.
+    put      start = max(t, ready, free); leaves = start + alpha + bytes / slowest link; arrives = leaves + L. The channel goes on at t.
     put to self   a copy: start = max(t, free); leaves = arrives = end. The channel goes on at the end.
     signal   arrives at t + L (to self: t); occupies no link. A put's signal arrives with the put.
     counter  rises never before an earlier raise was seen: arrival = max(arrival, arrival of the raise before, by (level, op_id)).
@@ -28,7 +29,8 @@ a time, in static order, and is busy for ceil(bytes * 10^12 / its rate) ps from 
              From self: a copy.
     copy, reduce  start = max(t, ready, free); takes bytes * sources / memory rate; the channel goes on at the end. Sources in
              peers' memory cost the same as own ones.
-    compute  takes what `compute_ps` says; the channel goes on at the end. Computation on two channels overlaps.
+    compute  takes what `compute_ps` says, whatever it reads and writes; the channel goes on at the end. Computation on two channels
+             overlaps. Beside communication it may be slower: `interference` (interference.py).
 
 Signals to a rank that has not entered are kept for it (only memory waits for `ready`). A rank ends when all its channels have
 and its puts have left; a rank without ops ends when it enters. The division of `avg` takes no time. Ops of zero bytes
@@ -51,6 +53,7 @@ from ..topo import Topology
 from ..trace import SpanKind, Trace, Track
 from ..trace.statistics import bandwidths
 from ..units import Duration, Size, parse_duration
+from .interference import settle
 
 I64 = npt.NDArray[np.int64]
 Late = Union[Mapping[int, Duration], Sequence[Duration], None]
@@ -94,12 +97,16 @@ def simulate(
     counts: npt.ArrayLike | None = None,
     late: Late = None,
     compute_ps: Compute = None,
+    alpha: Duration = 0,
+    interference: float = 1.0,
 ) -> Trace:
     """The trace of `schedule` on the modelled links of `topology`.
 
     nbytes, dtype: size and type of the message (default: the schedule's). counts: i64[n, n] of all_to_allv. late: when each rank
     enters, {rank: duration} or one per rank (seconds or "5us"; others at 0). compute_ps: whole ps of a computation: one number, by
-    partition i64[parts], or by rank and partition i64[n_ranks, parts] (default 0).
+    partition i64[parts], or by rank and partition i64[n_ranks, parts] (default 0). alpha: how long each transfer to another rank
+    occupies its links beyond its bytes (seconds or "5us"). interference: how many times longer computation takes while its rank
+    communicates (1: not at all; measured elsewhere: 1.19 on average, at most 1.4, arXiv 2507.03114).
 
     Returns a Trace with spans per op (channel), per transfer (nic_tx, nic_rx, fabric), memory (copy), computation and rank
     (control); meta holds time_ps (exact), finish_ps per rank, time_us, algbw_gbytes_per_s, busbw_gbytes_per_s, n_ops, n_levels.
@@ -110,9 +117,12 @@ def simulate(
         >>> simulate(ring, Topology.cluster(), "64MiB").time_us           # doctest: +SKIP
     """
     layout = _layout(schedule, topology, nbytes, dtype, counts)
-    times = _exact_times(schedule, topology, layout, late, compute_ps)
+    times = _exact_times(schedule, topology, layout, late, compute_ps, alpha, interference)
     columns = _spans(schedule, topology, layout, times)
-    return Trace(columns, _meta(schedule, topology, layout, times))
+    meta = _meta(schedule, topology, layout, times)
+    if compute_ps is not None:
+        meta |= {"alpha_ps": _picoseconds("alpha", alpha), "interference": float(interference), "device": "modelled"}
+    return Trace(columns, meta)
 
 
 def exact_times(
@@ -123,9 +133,12 @@ def exact_times(
     counts: npt.ArrayLike | None = None,
     late: Late = None,
     compute_ps: Compute = None,
+    alpha: Duration = 0,
+    interference: float = 1.0,
 ) -> Times:
     """The picoseconds themselves; arguments and errors as `simulate`."""
-    return _exact_times(schedule, topology, _layout(schedule, topology, nbytes, dtype, counts), late, compute_ps)
+    layout = _layout(schedule, topology, nbytes, dtype, counts)
+    return _exact_times(schedule, topology, layout, late, compute_ps, alpha, interference)
 
 
 def _layout(schedule: Schedule, topology: Topology, nbytes: Size | None, dtype: str | None, counts: Any) -> Layout:
@@ -135,17 +148,30 @@ def _layout(schedule: Schedule, topology: Topology, nbytes: Size | None, dtype: 
     return schedule.layout(nbytes=nbytes, dtype=dtype, counts=None if counts is None else np.asarray(counts))
 
 
-def _exact_times(schedule: Schedule, topology: Topology, layout: Layout, late: Late, compute: Compute) -> Times:
+def _exact_times(schedule: Schedule, topology: Topology, layout: Layout, late: Late, compute: Compute, alpha: Duration,
+                 interference: float) -> Times:
+    late_ps, alone_ps = _late_ps(late, topology.n_ranks), _compute_ps(schedule, compute)
+    alpha_ps = _picoseconds("alpha", alpha)
+    if not 1.0 <= interference <= 100.0:
+        raise UsageError(f"interference {interference!r}: expected a factor from 1 (none) to 100.")
+    times = _core_times(schedule, topology, layout, late_ps, alone_ps, alpha_ps)
+    if interference == 1.0:
+        return times
+    return settle(schedule, times, alone_ps, interference,
+                  lambda compute_ps: _core_times(schedule, topology, layout, late_ps, compute_ps, alpha_ps))
+
+
+def _core_times(schedule: Schedule, topology: Topology, layout: Layout, late_ps: I64, compute_ps: I64, alpha_ps: int) -> Times:
     ops, links = schedule.ops, topology.links
-    late_ps = _late_ps(late, topology.n_ranks)
     nbytes = layout.op_bytes()
+    held = np.isin(ops.kind, (Kind.put, Kind.get)) & (ops.peer != ops.rank) & (nbytes > 0)
     path, request_ps = _paths(schedule, topology)
     times = np.zeros((5, len(ops)), np.int64)
     level, finish_ps = np.zeros(len(ops), np.int32), np.zeros(topology.n_ranks, np.int64)
     status, op, detail = _core.simulate_exact(
         ops.rank, ops.channel, ops.kind, ops.peer, ops.sig_channel, ops.value,
         nbytes * np.maximum(np.where(ops.kind == Kind.reduce, ops.src_count, 1), 1),
-        _compute_ps(schedule, compute), _ready_ps(schedule, late_ps), request_ps,
+        np.where(held, np.int64(alpha_ps), 0), compute_ps, _ready_ps(schedule, late_ps), request_ps,
         np.ascontiguousarray(path[:, 0]), np.ascontiguousarray(path[:, 1]),
         links.bytes_per_s, links.latency_ps, late_ps, times, level, finish_ps)  # fmt: skip
     if status != _OK:
@@ -194,11 +220,15 @@ def _late_ps(late: Late, n_ranks: int) -> I64:
     for rank, duration in late.items():
         if isinstance(rank, bool) or not hasattr(rank, "__index__") or not 0 <= rank < n_ranks:
             raise UsageError(f"late names rank {rank!r}: expected 0 to {n_ranks - 1}.")
-        picoseconds = round(parse_duration(duration if isinstance(duration, (int, str)) else float(duration)) * 1e12)
-        if picoseconds >= _LONGEST_PS:
-            raise UsageError(f"late[{rank}] is {duration!r}: expected less than 26 days.")
-        out[rank] = picoseconds
+        out[rank] = _picoseconds(f"late[{rank}]", duration)
     return out
+
+
+def _picoseconds(what: str, duration: Duration) -> int:
+    picoseconds = round(parse_duration(duration if isinstance(duration, (int, str)) else float(duration)) * 1e12)
+    if picoseconds >= _LONGEST_PS:
+        raise UsageError(f"{what} is {duration!r}: expected less than 26 days.")
+    return picoseconds
 
 
 def _compute_ps(schedule: Schedule, compute: Compute) -> I64:

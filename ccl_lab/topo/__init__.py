@@ -8,8 +8,10 @@ second and latencies whole picoseconds, so that everything computed from them is
 from .discover import Gpu, Machine, Nic, RdmaDevice, discover
 from .model import LinkKind, Links, Topology, duration_ps
 from .presets import PRESETS, Preset
+from .rates import INSTANT
 
 __all__ = [
+    "INSTANT",
     "PRESETS",
     "Gpu",
     "LinkKind",

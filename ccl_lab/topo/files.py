@@ -61,6 +61,8 @@ def to_dict(topology: Topology) -> dict[str, Any]:
     data |= {key: _runs(getattr(topology, key)) for key in COLUMNS}
     if np.array_equal(topology.local_of, local_indices(topology.node_of)):
         data["local_of"] = None  # ranks of a node in rank order, which is nearly always so
+    if topology.path_limits:
+        data["path_limits"] = dict(topology.path_limits)
     return data | {"nic_names": list(topology.nic_names), "sources": dict(topology.sources)}
 
 
@@ -83,9 +85,12 @@ def from_dict(data: Any) -> Topology:
         raise DecodeError("nic_names: expected a list of text.")
     if not isinstance(sources, dict) or not all(isinstance(text, str) for text in sources.values()):
         raise DecodeError("sources: expected an object of text.")
+    limits = data.get("path_limits", {})
+    if not isinstance(limits, dict) or not all(type(rate) is int for rate in limits.values()):
+        raise DecodeError("path_limits: expected an object of whole bytes/s.")
     columns = {key: _column(data[key], key) for key in COLUMNS if data[key] is not None or key != "local_of"}
     try:
-        return Topology(**{key: data[key] for key in SCALARS}, **columns, nic_names=tuple(names), sources=sources)
+        return Topology(**{key: data[key] for key in SCALARS}, **columns, nic_names=tuple(names), sources=sources, path_limits=limits)
     except UsageError as error:
         raise DecodeError(str(error)) from None
 

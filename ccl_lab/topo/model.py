@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
@@ -29,9 +30,11 @@ import numpy.typing as npt
 from .. import views
 from ..errors import UsageError
 from ..units import Duration
-from .rates import Rate, parse_latency, parse_rate
+from .rates import INSTANT, Rate, parse_latency, parse_rate
 
 GBIT, GBYTE = 1.25e8, 1e9
+# Of one rank: a NIC near it; the only far NIC it uses; each of several far ones; each NIC when near and far are used together.
+PATH_LIMITS = ("near", "far", "far_each", "mixed_each")
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
 
@@ -62,7 +65,7 @@ class Links:
 
 def duration_ps(nbytes: int, bytes_per_s: int) -> int:
     """Whole picoseconds that `nbytes` need at `bytes_per_s`, rounded up; 0 for no bytes."""
-    return -(-nbytes * 10**12 // bytes_per_s) if nbytes else 0
+    return -(-nbytes * 10**12 // bytes_per_s) if nbytes and bytes_per_s < INSTANT else 0
 
 
 def _column(values: Any, length: int, dtype: Any, what: str) -> npt.NDArray[Any]:
@@ -86,6 +89,8 @@ class Topology:
     the rank in its node (default: in rank order). nic_bytes_per_s: i64[n_nodes * nics_per_node]; 0 says that this NIC
     is absent or down, and `nic_of` goes round it. rails: NIC i of every node is on leaf switch i. emulated: rates
     are imposed by the lab (shaped), not those of real hardware. sources: where each number comes from.
+    path_limits: bytes/s that one rank gets of a NIC over its path inside the node, by PATH_LIMITS; what is not given does
+    not limit. Planners read it, links do not.
 
     Raises UsageError if columns do not fit or a rate is not usable.
     """
@@ -104,6 +109,7 @@ class Topology:
     emulated: bool = True
     nic_names: tuple[str, ...] = ()
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    path_limits: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     # -- construction
 
@@ -131,6 +137,9 @@ class Topology:
         object.__setattr__(self, "nics_per_node", int(self.nics_per_node))
         object.__setattr__(self, "nic_names", tuple(self.nic_names))
         object.__setattr__(self, "sources", dict(self.sources))
+        object.__setattr__(self, "path_limits", {key: int(rate) for key, rate in self.path_limits.items()})
+        if set(self.path_limits) - set(PATH_LIMITS) or any(rate < 1 for rate in self.path_limits.values()):
+            raise UsageError(f"path_limits {dict(self.path_limits)}: expected bytes/s above 0 for some of {', '.join(PATH_LIMITS)}.")
         if self.nic_names and len(self.nic_names) != nics:
             raise UsageError(f"nic_names: expected {nics} names, found {len(self.nic_names)}.")
 
@@ -156,7 +165,7 @@ class Topology:
 
         gpus_per_node: ranks of a node, or a list with one number per node. Rates: a number in the unit of the name, or
         text with its own ("400Gb/s"); latencies: seconds or text ("5us"), one way. local_gbytes_per_s: rate at which a
-        rank copies its own memory.
+        rank copies its own memory; math.inf: copies and reductions take no time.
 
             >>> Topology.cluster(nodes=2, gpus_per_node=4).n_ranks
             8
@@ -173,7 +182,8 @@ class Topology:
             nic_latency_ps=parse_latency(nic_latency, "nic_latency"),  # type: ignore[arg-type]
             fabric_bytes_per_s=parse_rate(fabric_gbytes_per_s, GBYTE, "fabric_gbytes_per_s"),  # type: ignore[arg-type]
             fabric_latency_ps=parse_latency(fabric_latency, "fabric_latency"),  # type: ignore[arg-type]
-            local_bytes_per_s=parse_rate(local_gbytes_per_s, GBYTE, "local_gbytes_per_s"),  # type: ignore[arg-type]
+            local_bytes_per_s=(INSTANT if local_gbytes_per_s == math.inf else
+                               parse_rate(local_gbytes_per_s, GBYTE, "local_gbytes_per_s")),  # type: ignore[arg-type]
             rails=bool(rails), device=device, emulated=emulated, sources=sources or {},
         )
 
@@ -212,11 +222,18 @@ class Topology:
         return self.replace(fabric_bytes_per_s=_scaled(self.fabric_bytes_per_s, row, factor),
                             local_bytes_per_s=_scaled(self.local_bytes_per_s, row, factor))
 
-    def without(self, nic: tuple[int, int]) -> Topology:
-        """A copy in which NIC `(node, index)` is gone; its ranks use the other NICs of the node."""
+    def without(self, *nics: tuple[int, int]) -> Topology:
+        """A copy in which each NIC `(node, index)` given is gone; its ranks use the other NICs of the node."""
         rates = np.array(self.nic_bytes_per_s)
-        rates[self._nic_row(nic)] = 0
+        for nic in nics:
+            rates[self._nic_row(nic)] = 0
         return self.replace(nic_bytes_per_s=rates)
+
+    def subset(self, ranks: Sequence[int]) -> Topology:
+        """The topology of some ranks, which become 0, 1, 2, … in the order given; nodes without a rank are left out."""
+        from .subset import subset
+
+        return subset(self, ranks)
 
     def _nic_row(self, nic: tuple[int, int]) -> int:
         node, index = nic
@@ -287,34 +304,53 @@ class Topology:
         return Links(**columns)
 
     @cached_property
-    def _near(self) -> tuple[I64, I64, I64]:
-        """(first, number, list): the NICs near rank r are list[first[r] : first[r] + number[r]]."""
+    def _near(self) -> tuple[I64, I64]:
+        """(first, number): NICs first[r] up to first[r] + number[r] are near rank r, up or not."""
         m, size = self.nics_per_node, self.ranks_per_node[self.node_of]
         first = self.local_of.astype(np.int64) * m // size
-        number = np.maximum((self.local_of.astype(np.int64) + 1) * m // size - first, min(m, 1))
-        listed = list(range(m))
-        up = self.nic_bytes_per_s.reshape(self.n_nodes, m) > 0
+        return first, np.maximum((self.local_of.astype(np.int64) + 1) * m // size - first, min(m, 1))
+
+    @cached_property
+    def _spare(self) -> tuple[I64, I64, I64, I64]:
+        """(begin, count, listed, turn): for a NIC that is down, rank r takes listed[begin[r] : begin[r] + count[r]] in turn.
+
+        Near NICs first, then the others, beginning at the rank's own index so that ranks spread; turn[node, i] is the place of NIC i
+        among those of its node that are down, so that several lost NICs do not all go to one.
+        """
+        first, number = self._near
+        up = self.nic_bytes_per_s.reshape(self.n_nodes, self.nics_per_node) > 0
+        begin, count, listed = np.zeros(self.n_ranks, np.int64), np.zeros(self.n_ranks, np.int64), []
         for rank in np.flatnonzero(~up.all(axis=1)[self.node_of]):
             alive = np.flatnonzero(up[self.node_of[rank]])
-            own = alive[(alive >= first[rank]) & (alive < first[rank] + number[rank])]
-            near = own if len(own) else np.roll(alive, -int(self.local_of[rank]) % max(len(alive), 1))
-            first[rank], number[rank] = len(listed), len(near)
-            listed += near.tolist()
-        return first, number, np.array(listed, np.int64)
+            own = (alive >= first[rank]) & (alive < first[rank] + number[rank])
+            others = alive[~own]
+            begin[rank], count[rank] = len(listed), len(alive)
+            listed += alive[own].tolist() + np.roll(others, -int(self.local_of[rank]) % max(len(others), 1)).tolist()
+        return begin, count, np.array(listed, np.int64), np.cumsum(~up, axis=1) - 1
 
     def nic_of(self, rank: npt.ArrayLike, channel: npt.ArrayLike = 0) -> npt.NDArray[np.int32]:
         """Index in its node of the NIC that `rank` uses on `channel`; both broadcast; i32.
 
         With at least as many NICs as ranks, a rank has NICs floor(l·m/g) up to floor((l+1)·m/g) of its m NICs and g ranks, and
-        channels take turns on them; with fewer, NIC floor(l·m/g). A NIC that is down is skipped; a rank that lost all of its own
-        uses those of the others in turn. Raises UsageError where a node has no NIC left.
+        channels take turns on them; with fewer, NIC floor(l·m/g). Where that NIC is down the channels that would use it take turns
+        on the others that are up, the rank's own first; all other channels stay where they are. Raises UsageError where a node has
+        no NIC left.
         """
         rank, channel = np.broadcast_arrays(self._checked(rank, "rank"), np.asarray(channel, dtype=np.int64))
-        first, number, listed = self._near
-        if rank.size and not number[rank].all():
-            node = self.node_of[rank[number[rank] == 0].flat[0]]
-            raise UsageError(f"node {node} of topology {self.name!r} has no NIC that is up; give it one, or keep traffic inside the node.")
-        return listed[first[rank] + channel % np.maximum(number[rank], 1)].astype(np.int32)
+        if not self.nics_per_node:
+            raise UsageError(f"topology {self.name!r} has no NICs; give it some, or keep traffic inside the node.")
+        first, number = self._near
+        nic = first[rank] + channel % number[rank]
+        down = self.nic_bytes_per_s[self.node_of[rank].astype(np.int64) * self.nics_per_node + nic] == 0
+        if down.any():
+            begin, count, listed, turn = self._spare
+            who, node = rank[down], self.node_of[rank[down]]
+            if not count[who].all():
+                raise UsageError(f"node {node[count[who] == 0].flat[0]} of topology {self.name!r} has no NIC that is up; give it one, or "
+                                 "keep traffic inside the node.")  # fmt: skip
+            nic = np.array(nic)
+            nic[down] = listed[begin[who] + (channel[down] // number[who] + turn[node, nic[down]]) % count[who]]
+        return nic.astype(np.int32)
 
     def path(self, src: npt.ArrayLike, dst: npt.ArrayLike, channel: npt.ArrayLike = 0) -> I32:
         """Links from rank `src` to rank `dst` on `channel`, i32[..., 2]; all three broadcast.

@@ -30,6 +30,7 @@ class Preset:
     device: str
     rails: bool
     sources: dict[str, str]
+    path_gbits_per_s: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
 _NIC_LATENCY = "assumption: 5 us one way for a put by a host thread; rack to building ratios 1:7:15:30 are in arXiv 2510.20171"
@@ -41,9 +42,14 @@ def _hbm(text: str) -> str:
     return f"assumption: half of the memory bandwidth ({text}), since a copy reads and writes"
 
 
-def _gpu(gpus: int, nic_gbits: float, fabric: float, local: float, **sources: str) -> Preset:
+# What one H100 reaches of a NIC by where it sits: its own; one far; each of two far; each of near and far together.
+_H100_PATHS = {"near": 400, "far": 234, "far_each": 117, "mixed_each": 70}
+_H100_PATHS_SOURCE = "measured on H100, R2CCL (arXiv 2512.25059), Balance: 400, 234, 117 and 70 Gb/s a NIC"
+
+
+def _gpu(gpus: int, nic_gbits: float, fabric: float, local: float, paths: dict[str, float] | None = None, **sources: str) -> Preset:
     return Preset(2, gpus, gpus, nic_gbits, "5us", fabric, "1us", local, "cuda", True,
-                  {**sources, "nic_latency": _NIC_LATENCY, "fabric_latency": _FABRIC_LATENCY})
+                  {**sources, "nic_latency": _NIC_LATENCY, "fabric_latency": _FABRIC_LATENCY}, paths or {})
 
 
 PRESETS: dict[str, Preset] = {
@@ -64,7 +70,7 @@ PRESETS: dict[str, Preset] = {
     "hgx_h100": _gpu(
         8, 400, 367, 1675, nic_gbits_per_s=_NIC_400,
         fabric_gbytes_per_s="NVLink 450 GB/s a direction (NVIDIA HGX H100 datasheet); a ring gets about 365 to 370 measured",
-        local_gbytes_per_s=_hbm("3.35 TB/s, H100 SXM datasheet")),
+        local_gbytes_per_s=_hbm("3.35 TB/s, H100 SXM datasheet"), path_limits=_H100_PATHS_SOURCE, paths=_H100_PATHS),
     "hgx_h200": _gpu(
         8, 400, 367, 2400, nic_gbits_per_s=_NIC_400,
         fabric_gbytes_per_s="NVLink 450 GB/s a direction (NVIDIA HGX H200 datasheet); a ring gets about 365 to 370 measured",
@@ -87,11 +93,13 @@ ALIASES = {"a100": "dgx_a100", "h100": "hgx_h100", "h200": "hgx_h200", "b200": "
 
 def build(name: str, nodes: int | None = None) -> Topology:
     """`nodes` of the machine called `name`."""
-    from .model import Topology
+    from .model import GBIT, Topology
 
     key = str(name).lower().replace("-", "_")
     key = ALIASES.get(key, key)
     if key not in PRESETS:
         raise UsageError(f"no preset {name!r}.{suggest(str(name), [*PRESETS, *ALIASES])}")
     fields = {field.name: getattr(PRESETS[key], field.name) for field in dataclasses.fields(Preset)}
-    return Topology.cluster(**{**fields, "nodes": PRESETS[key].nodes if nodes is None else nodes}, name=key)
+    limits = {path: int(rate * GBIT) for path, rate in fields.pop("path_gbits_per_s").items()}
+    machine = Topology.cluster(**{**fields, "nodes": PRESETS[key].nodes if nodes is None else nodes}, name=key)
+    return machine.replace(path_limits=limits) if limits else machine

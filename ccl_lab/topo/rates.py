@@ -14,6 +14,8 @@ from ..units import Duration, parse_duration
 
 Rate = Union[int, float, str]
 
+INSTANT = 2**62  # bytes per second of a link that takes no time
+
 _RATE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?)\s*([kMGT]?)(b|bit|B)(?:/s|ps)\s*")
 _PREFIX = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 

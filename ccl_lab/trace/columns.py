@@ -6,7 +6,7 @@ from enum import IntEnum
 
 import numpy as np
 
-TRACE_VERSION = 1
+TRACE_VERSION = 2
 
 class Track(IntEnum):
     """On what a span happened."""
@@ -63,6 +63,7 @@ COLUMNS = {
     "nbytes": np.dtype("<i8"),
     "begin_ns": np.dtype("<i8"),
     "end_ns": np.dtype("<i8"),
+    "name": np.dtype("<u4"),
 }
 
 COLUMN_DOCS = {
@@ -80,6 +81,7 @@ COLUMN_DOCS = {
     "nbytes": "bytes",
     "begin_ns": "begin, ns on the common clock",
     "end_ns": "end, ns on the common clock",
+    "name": "number of the span's name in meta names; 0: none",
 }
 
 SPAN_DTYPE = np.dtype([

@@ -1,7 +1,7 @@
 """Files of traces, by suffix.
 
-Is: the table from suffix to writer and reader, whole-or-nothing writing, bounded reading. Is not: any one
-format.
+Is: the table from suffix to writer and reader, whole-or-nothing writing, bounded reading of our own forms. Is not:
+any one format, nor the look at foreign files (importers/sources.py).
 Invariants: a file that exists under its name is complete (written beside it, then renamed); reading raises
 DecodeError for any bytes that are no trace, UsageError for a suffix or path that cannot be meant.
 """
@@ -11,19 +11,21 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import re
+import shutil
 import tempfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import DecodeError, UnsupportedError, UsageError
-from .form import MAX_FILE_BYTES
+from ..errors import DecodeError, UsageError
 
 if TYPE_CHECKING:
     from .model import Trace
 
-SUFFIXES = (".arrow", ".parquet", ".json", ".json.gz", ".pftrace")
+SUFFIXES = (".arrow", ".parquet", ".json", ".json.gz", ".pftrace", ".kineto", ".et", ".flight.json")
+PER_RANK = (".et", ".flight.json")
 MAX_JSON_BYTES = 2 * 2**30
 _PIECE = 2**20
 
@@ -48,15 +50,60 @@ def save(trace: Trace, path: str | Path, **options: Any) -> Path:
     suffix = suffix_of(path)
     if not path.parent.is_dir():
         raise UsageError(f"{path}: the folder {path.parent} does not exist.")
-    write = _writer(suffix)
+    if suffix == ".kineto":
+        return _save_folder(trace, path)
+    if suffix in PER_RANK:
+        return _save_ranks(trace, path, suffix)
+    return _whole(path, lambda temporary: _writer(suffix)(trace, temporary, **options))
+
+
+def _whole(path: Path, write: Callable[[Path], Any]) -> Path:
+    """Writes a file beside its place and moves it there."""
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     os.close(handle)
     try:
-        write(trace, Path(temporary), **options)
+        write(Path(temporary))
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)
+        raise
+    return path
+
+
+def _save_ranks(trace: Trace, path: Path, suffix: str) -> Path:
+    """One file a rank: x.et for one rank, x.0.et, x.1.et, ... for several. Returns the path of the first."""
+    if suffix == ".et":
+        from .export.chakra import encode_ranks
+    else:
+        from .export.flight import encode_ranks
+    files = encode_ranks(trace)
+    if not files:
+        raise UsageError(f"{path}: no rank does anything in this trace that a {suffix} file could say.")
+    stem, several, paths = path.name[: -len(suffix)], len(files) > 1, []
+    for rank, data in files.items():
+        name = f"{stem}.{rank}{path.name[-len(suffix) :]}" if several else path.name
+        paths.append(_whole(path.with_name(name), lambda temporary, data=data: temporary.write_bytes(data)))
+    return paths[0]
+
+
+def _save_folder(trace: Trace, path: Path) -> Path:
+    """A folder with a file for each rank, moved to its place when complete; replaces only a folder of such files."""
+    from .export.kineto import write_kineto
+
+    if path.exists() and not (
+        path.is_dir() and all(re.fullmatch(r"rank_\d+\.json", p.name) for p in path.iterdir())
+    ):
+        raise UsageError(f"{path} exists and is no folder of rank_<r>.json files: name another.")
+    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        write_kineto(trace, temporary)
+        os.chmod(temporary, 0o777 & ~_umask())
+        if path.exists():
+            shutil.rmtree(path)
+        os.replace(temporary, path)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
         raise
     return path
 
@@ -85,26 +132,12 @@ def _writer(suffix: str) -> Callable[..., None]:
     return lambda trace, path, schedule=None: write_chrome(trace, path, schedule, zipped=suffix == ".json.gz")
 
 
-def load(path: str | Path) -> Trace:
-    """Reads a trace. Raises UsageError where there is no such file, DecodeError for bytes that are no
-    trace of ours, UnsupportedError for formats that are only written."""
-    path = Path(path)
-    suffix = suffix_of(path)
-    if suffix == ".pftrace":
-        raise UnsupportedError(
-            f"{path}: Perfetto files are only written. Load the .arrow, .parquet or .json of the run; open this one "
-            "in https://ui.perfetto.dev."
-        )
-    try:
-        size = path.stat().st_size
-        if not path.is_file():
-            raise UsageError(f"{path} is not a file.")
-        if size > MAX_FILE_BYTES:
-            raise DecodeError(f"{path}: {size} bytes: expected at most {MAX_FILE_BYTES}.")
-        data = path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}.") from None
-    return decode(data, suffix, str(path))
+def load(*paths: str | Path, **options: Any) -> Trace:
+    """Reads a trace of any format (importers/sources.py). Raises UsageError where there is no such file,
+    DecodeError for bytes that are no trace, UnsupportedError for formats that are only written."""
+    from .importers.sources import load_job
+
+    return load_job(paths, **options)
 
 
 def decode(data: bytes, suffix: str, where: str, verify: bool = True) -> Trace:

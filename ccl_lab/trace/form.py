@@ -21,6 +21,8 @@ from .model import Trace
 MAX_SPANS = 100_000_000
 MAX_META_BYTES = 64 * 2**20
 MAX_FILE_BYTES = 16 * 2**30
+# columns that came later than version 1; files before them lack them
+SINCE = {"name": 2}
 KEY_VERSION, KEY_META, KEY_CRC = "ccl_lab.trace", "ccl_lab.meta", "ccl_lab.crc32"
 
 
@@ -46,10 +48,15 @@ def _no_constant(word: str) -> float:
     raise ValueError(f"{word} is not JSON")
 
 
-def checksum(columns: Mapping[str, np.ndarray], meta_text: str) -> int:
-    """CRC-32 of the meta text and all columns: finds damage, not malice. Cost: about 1 ns per 2 bytes."""
+def columns_of(version: int) -> list[str]:
+    """The columns that a file of this version has, in order."""
+    return [name for name in COLUMNS if SINCE.get(name, 1) <= version]
+
+
+def checksum(columns: Mapping[str, np.ndarray], meta_text: str, version: int = TRACE_VERSION) -> int:
+    """CRC-32 of the meta text and all columns of that version: finds damage, not malice. Cost: about 1 ns per 2 bytes."""
     crc = zlib.crc32(meta_text.encode())
-    for name in COLUMNS:
+    for name in columns_of(version):
         crc = zlib.crc32(np.ascontiguousarray(columns[name]), crc)
     return crc
 
@@ -71,9 +78,9 @@ def build(columns: Mapping[str, np.ndarray], meta: Mapping[str, Any], where: str
         raise DecodeError(f"{where}: {str(error)[:200]}") from None
 
 
-def check_content(trace: Trace, meta_text: str, crc: Any, where: str) -> None:
-    """Raises DecodeError where the content is not what was written."""
-    found = checksum(trace.columns, meta_text)
+def check_content(trace: Trace, meta_text: str, crc: Any, where: str, version: int = TRACE_VERSION) -> None:
+    """Raises DecodeError where the content is not what a writer of that version wrote."""
+    found = checksum(trace.columns, meta_text, version)
     if type(crc) is not int or crc != found:
         expected = str(crc)[:40]
         raise DecodeError(

@@ -64,3 +64,40 @@ def covered_without(
     """ns per group that wanted intervals (mask) cover and no other interval does, i64[n_groups]."""
     others = ~wanted
     return covered(begin, end, group, n_groups) - covered(begin[others], end[others], group[others], n_groups)
+
+
+def coverage_within(
+    begin: np.ndarray,
+    end: np.ndarray,
+    group: np.ndarray,
+    by: tuple[np.ndarray, np.ndarray, np.ndarray],
+) -> np.ndarray:
+    """ns of each interval that `by` covers, i64[n]: `by` is (begin, end, group) as `union` returns it.
+
+    The covered time up to t is a sum of whole intervals and a part of one, so each end is one search. An
+    interval is measured against the intervals of its own group; one that covers nothing has 0.
+    """
+    covers, reaches, groups = by
+    found = np.zeros(len(begin), np.int64)
+    if not len(begin) or not len(covers):
+        return found
+    group = np.asarray(group, np.int64)
+    bounds = np.flatnonzero(np.concatenate(([True], groups[1:] != groups[:-1])))
+    order = np.argsort(group, kind="stable")
+    first = np.searchsorted(group[order], groups[bounds], "left")
+    last = np.searchsorted(group[order], groups[bounds], "right")
+    for a, b, low, high in zip(
+        bounds.tolist(), [*bounds[1:].tolist(), len(covers)], first.tolist(), last.tolist(), strict=True
+    ):
+        rows = order[low:high]
+        until = [_covered_until(covers[a:b], reaches[a:b], t[rows].astype(np.int64)) for t in (begin, end)]
+        found[rows] = np.maximum(until[1] - until[0], 0)
+    return found
+
+
+def _covered_until(begin: np.ndarray, end: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """ns that these disjoint, ordered intervals cover before each time."""
+    before = np.concatenate(([0], np.cumsum(end - begin)))
+    at = np.searchsorted(begin, times, "right") - 1
+    inside = np.clip(times - begin[np.maximum(at, 0)], 0, (end - begin)[np.maximum(at, 0)])
+    return np.where(at >= 0, before[np.maximum(at, 0)] + inside, 0)

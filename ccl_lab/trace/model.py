@@ -21,14 +21,16 @@ import numpy as np
 from .. import views
 from ..errors import ShapeError, UsageError, suggest
 from ..units import format_size, format_time
-from .columns import COLUMNS, SPAN_DTYPE, SpanKind, SpanStatus, Track
+from .columns import COLUMNS, SPAN_DTYPE, SpanStatus
+from .names import ENUMS, label, name_of, span_names, with_common_names
 
 if TYPE_CHECKING:
     from .diff import TraceDiff
+    from .exposed import Exposure
     from .statistics import TraceStatistics
+    from .stragglers import Stragglers
 
 DEFAULTS = {"rank": -1, "node": -1, "op_id": -1, "step": -1, "peer": -1}
-ENUMS: dict[str, type[IntEnum]] = {"track": Track, "kind": SpanKind, "status": SpanStatus}
 _HTML_ROWS = 5
 
 
@@ -117,6 +119,7 @@ class Trace:
         parts = list(traces)
         if not parts:
             return cls()
+        parts = with_common_names(parts)
         columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in COLUMNS}
         first = parts[0].meta
         meta = {k: v for k, v in first.items() if all(k in p.meta and p.meta[k] == v for p in parts[1:])}
@@ -152,7 +155,8 @@ class Trace:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """One dict per span, enums by name; for small selections."""
         for row in range(len(self)):
-            yield {name: label(name, int(array[row])) for name, array in self.columns.items()}
+            values = {name: label(name, int(array[row])) for name, array in self.columns.items()}
+            yield values | {"name": name_of(self, row)}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Trace, (dict(self.columns), self.meta))
@@ -247,6 +251,22 @@ class Trace:
 
         return statistics(self)
 
+    def exposure(self) -> Exposure:
+        """What the time of each rank went to: computation, exposed communication and copies, nothing (exposed.py)."""
+        from .exposed import exposure
+
+        return exposure(self)
+
+    def partition(self) -> list[dict[str, Any]]:
+        """total = compute + exposed_comm + exposed_memcpy + idle: a dict per rank, µs (exposed.py)."""
+        return self.exposure().partition()
+
+    def stragglers(self) -> Stragglers:
+        """Who is late in the collectives, who waits, and what they take without waiting (stragglers.py)."""
+        from .stragglers import stragglers
+
+        return stragglers(self)
+
     # Joins
 
     def join(self, schedule: Any) -> Trace:
@@ -275,17 +295,27 @@ class Trace:
     # Files and other forms
 
     def save(self, path: str | Path, **options: Any) -> Path:
-        """Writes .pftrace (Perfetto), .json, .json.gz (Chrome and Kineto), .arrow or .parquet, by suffix."""
+        """Writes .pftrace (Perfetto), .json, .json.gz (Chrome), .arrow, .parquet; .kineto (a folder for HTA), .et (Chakra) or
+        .flight.json (flight recorder), one file a rank; by suffix. Returns the path."""
         from .files import save
 
         return save(self, path, **options)
 
     @classmethod
-    def load(cls, path: str | Path) -> Trace:
-        """Reads .arrow, .parquet, .json, .json.gz. Raises DecodeError for bytes that are no trace of ours."""
+    def load(cls, *paths: str | Path, **options: Any) -> Trace:
+        """Reads our own files, and jobs that others recorded: Kineto, flight recorder, Chakra; the content decides which.
+
+        Args:
+            paths: one file; or one a rank, a tar of them, or a folder, which become one trace of all ranks.
+            options: classes: a table of your own before the built-in one, file or Rules (importers/classes.txt); align=False
+                leaves each rank's clock as it was; recover=True reads what is whole of a file that is cut off.
+
+        Raises UsageError where there is no such file, DecodeError for bytes that are no trace, UnsupportedError for
+        formats that are only written. What was done to a foreign trace is in meta: clock, classified, notes.
+        """
         from .files import load
 
-        return load(path)
+        return load(*paths, **options)
 
     def to_arrow(self) -> Any:
         """A pyarrow.Table of the columns, meta in the schema's metadata."""
@@ -315,6 +345,10 @@ class Trace:
     def heatmap(self, **options: Any) -> Any:
         """The NIC heatmap widget: rate per NIC over time against line rate."""
         return views.draw("heatmap", self, **options)
+
+    def overlap(self, other: Trace | None = None, **options: Any) -> Any:
+        """The widget that says what is exposed: a stacked bar per rank, beside those of `other` where one is given."""
+        return views.draw("overlap", self, other=other, **options)
 
     def facts(self) -> list[str]:
         """What the trace is, in a few short phrases."""
@@ -348,38 +382,6 @@ class Trace:
             rows.append([(row | times)[name] for name in names])
         more = f"; {len(rows)} of {len(self)} spans:" if len(self) > len(rows) else ""
         return html_table(names, rows, caption=", ".join(self.facts()) + more)
-
-
-def span_names(trace: Trace) -> list[str]:
-    """A short name per span, made once per distinct (kind, track, peer). Cost: one sort."""
-    if not len(trace):
-        return []
-    c = trace.columns
-    keys = np.stack(
-        [c["kind"].astype(np.int64), c["track"].astype(np.int64), c["peer"].astype(np.int64)], axis=1
-    )
-    distinct, which = np.unique(keys, axis=0, return_inverse=True)
-    names = [_name(kind, track, peer) for kind, track, peer in distinct.tolist()]
-    return [names[i] for i in which.reshape(-1).tolist()]
-
-
-def _name(kind: int, track: int, peer: int) -> str:
-    name = str(label("kind", kind))
-    if peer < 0:
-        return name
-    towards_us = track == Track.nic_rx or kind in (SpanKind.wait, SpanKind.get)
-    return f"{name} {'←' if towards_us else '→'} {peer}"
-
-
-def label(column: str, value: int) -> Any:
-    """The enum name of a value of that column; the number where it has none."""
-    enum = ENUMS.get(column)
-    if enum is None:
-        return value
-    try:
-        return enum(value).name
-    except ValueError:
-        return value
 
 
 def plain(value: Any, where: str) -> Any:

@@ -114,7 +114,7 @@ def statistics(trace: Trace) -> TraceStatistics:
     """All statistics of a trace. Cost: a few sorts of its spans."""
     meta = trace.meta
     name = meta.get("collective") if meta.get("collective") in Collective.__members__ else ""
-    entries = _entries(trace)
+    entries = entries_of(trace)
     collectives = _collectives(trace, entries, name)
     times = collectives["time_us"]
     own = meta.get("time_us")
@@ -141,9 +141,9 @@ def statistics(trace: Trace) -> TraceStatistics:
 
 
 @dataclass(frozen=True)
-class _Entries:
+class Entries:
     """One row per (collective, rank), ordered so: entry and end of that rank, bytes its collective span
-    names."""
+    names; i64[n] each."""
 
     coll_id: np.ndarray
     rank: np.ndarray
@@ -152,7 +152,8 @@ class _Entries:
     nbytes: np.ndarray
 
 
-def _entries(trace: Trace) -> _Entries:
+def entries_of(trace: Trace) -> Entries:
+    """When each rank entered and left each collective."""
     spans = trace.where(kind=SpanKind.collective)
     if not len(spans):
         # a trace without entry spans (imported, or cut): from the first to the last thing the rank did
@@ -161,12 +162,12 @@ def _entries(trace: Trace) -> _Entries:
     coll, rank = spans["coll_id"], spans["rank"]
     order = np.lexsort((rank, coll))
     coll, rank = coll[order], rank[order]
-    starts = _starts(coll, rank)
+    starts = starts_of(coll, rank)
     if not len(starts):
         empty = np.zeros(0, np.int64)
-        return _Entries(empty, empty, empty, empty, empty)
+        return Entries(empty, empty, empty, empty, empty)
     is_entry = spans["kind"][order] == SpanKind.collective
-    return _Entries(
+    return Entries(
         coll[starts].astype(np.int64),
         rank[starts].astype(np.int64),
         np.minimum.reduceat(spans["begin_ns"][order], starts),
@@ -175,7 +176,7 @@ def _entries(trace: Trace) -> _Entries:
     )
 
 
-def _starts(*keys: np.ndarray) -> np.ndarray:
+def starts_of(*keys: np.ndarray) -> np.ndarray:
     """Where a new combination of the keys begins, in arrays sorted by them."""
     n = len(keys[0])
     new = np.zeros(n, bool)
@@ -185,8 +186,8 @@ def _starts(*keys: np.ndarray) -> np.ndarray:
     return np.flatnonzero(new)
 
 
-def _collectives(trace: Trace, entries: _Entries, name: str) -> Table:
-    starts = _starts(entries.coll_id)
+def _collectives(trace: Trace, entries: Entries, name: str) -> Table:
+    starts = starts_of(entries.coll_id)
     if not len(starts):
         names = ["coll_id", "ranks", "nbytes", "begin_ns", "time_us", "latency_us", "algbw_gbytes_per_s"]
         names += ["busbw_gbytes_per_s", "begin_skew_us", "end_skew_us", "last_rank"]
@@ -201,7 +202,7 @@ def _collectives(trace: Trace, entries: _Entries, name: str) -> Table:
     if isinstance(known, int):
         nbytes = np.full(len(starts), known, np.int64)
     algbw = np.divide(nbytes, time_us * 1e3, out=np.zeros(len(starts)), where=time_us > 0)
-    factor = bus_factor(name, trace.n_ranks) if name else float("nan")
+    factor = _factors(trace, entries.coll_id[starts], name)
     came_last = np.repeat(last, counts) == entries.begin
     last_rank = np.maximum.reduceat(np.where(came_last, entries.rank, -1), starts)
     columns = {
@@ -220,6 +221,20 @@ def _collectives(trace: Trace, entries: _Entries, name: str) -> Table:
     return Table("Collectives", columns)
 
 
+def _factors(trace: Trace, coll_id: np.ndarray, name: str) -> np.ndarray:
+    """busbw / algbw of each collective; NaN where its operation is not known."""
+    ops, sizes = trace.meta.get("coll_ops"), trace.meta.get("coll_ranks")
+    if not isinstance(ops, list):
+        return np.full(len(coll_id), bus_factor(name, trace.n_ranks) if name else np.nan)
+    sizes = sizes if isinstance(sizes, list) and len(sizes) == len(ops) else [0] * len(ops)
+    known = [
+        bus_factor(op, size if isinstance(size, int) and size > 0 else trace.n_ranks) if op in Collective.__members__ else np.nan
+        for op, size in zip(ops, sizes, strict=True)
+    ]
+    table = np.array([*known, np.nan])
+    return table[np.minimum(coll_id, len(known))]
+
+
 def _size(meta: dict[str, Any], collectives: Table) -> int:
     if isinstance(meta.get("nbytes"), int):
         return int(meta["nbytes"])
@@ -227,7 +242,7 @@ def _size(meta: dict[str, Any], collectives: Table) -> int:
     return int(sizes[0]) if len(sizes) == 1 else 0
 
 
-def _ranks(trace: Trace, entries: _Entries) -> Table:
+def _ranks(trace: Trace, entries: Entries) -> Table:
     spans = trace[trace["rank"] >= 0]
     ranks, group = np.unique(spans["rank"], return_inverse=True)
     n, kind, track = len(ranks), spans["kind"], spans["track"]
@@ -262,10 +277,10 @@ def _ranks(trace: Trace, entries: _Entries) -> Table:
     return Table("Ranks", columns)
 
 
-def _arrivals(entries: _Entries, ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _arrivals(entries: Entries, ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Per rank: µs it was in collectives before the last rank came, and how often it came last itself."""
     early, last = np.zeros(len(ranks)), np.zeros(len(ranks), np.int64)
-    starts = _starts(entries.coll_id)
+    starts = starts_of(entries.coll_id)
     if not len(starts):
         return early, last
     counts = np.diff(np.append(starts, len(entries.rank)))

@@ -3,7 +3,8 @@ and destination have the same length for every message size.
 
 Is: a few array comparisons over the whole table. Is not: about order or contents. Invariants proved: a source chunk is
 the same part of an equally large block as its destination chunk, hence equally long for every count; INPUT is never a
-destination; an op never overlaps its own source partly; no put or get goes to its own rank (that is a copy).
+destination, but of the computation that makes the same chunk; an op never overlaps its own source partly; no put or get
+goes to its own rank (that is a copy); a computation works on its own rank's memory.
 """
 
 from __future__ import annotations
@@ -107,6 +108,7 @@ def _check_cells(schedule: Schedule) -> None:
     moves = is_a[Kind.put] | is_a[Kind.get] | is_a[Kind.copy] | is_a[Kind.reduce]
     remote = is_a[Kind.put] | is_a[Kind.get]
     counted = is_a[Kind.signal] | is_a[Kind.wait]
+    compute = is_a[Kind.compute]
     one = is_a[Kind.put] | is_a[Kind.get] | is_a[Kind.copy]
 
     def reject(bad: np.ndarray, what: str) -> None:
@@ -126,10 +128,13 @@ def _check_cells(schedule: Schedule) -> None:
     reject(counted & outside(ops.sig_channel, 0, MAX_CHANNELS), f"{limit}.")
     reject(is_a[Kind.put] & outside(ops.sig_channel, -1, MAX_CHANNELS), f"{limit}, or -1 for no signal.")
     reject(is_a[Kind.wait] & (ops.value < 1), "waits for no signal; expected a value of 1 or more.")
-    reject(is_a[Kind.compute] & (ops.arg < 0), "expected a partition of 0 or more.")
+    reject(compute & (ops.arg < 0), "expected a partition of 0 or more.")
+    reject(compute & outside(ops.value, 0, 2), "expected value 0 (reads only) or 1 (makes its first source).")
+    reject(compute & (ops.value == 1) & (ops.src_count < 1), "makes nothing; expected the INPUT chunks it makes as first source.")
     reject(one & (ops.src_count != 1), "expected exactly one source.")
     reject(is_a[Kind.reduce] & (ops.src_count < 1), "expected one source or more.")
-    reject(~moves & (ops.src_count != 0), "this kind of op has no sources; expected none.")
+    reject(~moves & ~compute & (ops.src_count != 0), "this kind of op has no sources; expected none.")
+    reject(compute & (ops.src_count > 0) & (ops.n_chunks < 1), "works on no chunk; expected 1 or more.")
     reject(moves & (ops.n_chunks < 1), "moves no chunk; expected 1 or more.")
 
 
@@ -141,7 +146,7 @@ class _Ranges:
         n, self.parts = schedule.n_ranks, schedule.parts
         shape = collectives.blocks(schedule.collective, n, schedule.root, schedule.peer)
         self.chunks = np.concatenate([shape, np.full((n, 1), schedule.scratch_blocks)], axis=1) * self.parts
-        self.moves = ops.src_count > 0
+        self.moves = ops.writes()
         self.owner = np.where(ops.kind == Kind.put, ops.peer, ops.rank)
         self.op_of = _op_of_source(schedule)
 
@@ -150,23 +155,36 @@ class _Ranges:
         ops, moves, op_of = self.schedule.ops, self.moves, self.op_of
         written = np.flatnonzero(moves)
         self._inside("destination", written, self.owner[moves], ops.dst_buf[moves], ops.dst_chunk[moves])
-        read_only = moves & (ops.dst_buf == Buffer.input)
-        if read_only.any():
-            raise _error(self.schedule, int(np.argmax(read_only)), "writes input, which is read-only; write output or scratch.")
+        self._input_is_kept()
         ranks = ops.src_rank
         bad = (ranks < 0) | (ranks >= self.schedule.n_ranks)
-        bad |= (ops.kind[op_of] == Kind.put) & (ranks != ops.rank[op_of])
+        bad |= np.isin(ops.kind[op_of], (Kind.put, Kind.compute)) & (ranks != ops.rank[op_of])
         bad |= (ops.kind[op_of] == Kind.get) & (ranks != ops.peer[op_of])
         if bad.any():
             raise _error(
                 self.schedule,
                 int(op_of[np.argmax(bad)]),
-                f"a source is at rank {ranks[np.argmax(bad)]}; expected an existing rank (put: this rank, get: the peer).",
+                f"a source is at rank {ranks[np.argmax(bad)]}; expected an existing rank (put, compute: this rank; get: the peer).",
             )
         self._inside("source", op_of, ranks, ops.src_buf, ops.src_chunk)
         self._same_length()
         self._no_partial_overlap()
         return len(written) + len(op_of)
+
+    def _input_is_kept(self) -> None:
+        ops = self.schedule.ops
+        first = np.minimum(ops.src_begin, max(len(ops.src_rank) - 1, 0))
+        makes = ops.produces()
+        if makes.any():
+            wrong = makes & (ops.src_buf[first] != Buffer.input)
+            if wrong.any():
+                raise _error(self.schedule, int(np.argmax(wrong)), "makes what is no input; expected INPUT chunks as first source.")
+            makes &= ops.src_chunk[first] == ops.dst_chunk
+        written = self.moves & (ops.dst_buf == Buffer.input) & ~makes
+        if written.any():
+            op_id = int(np.argmax(written))
+            advice = "a computation writes the chunk it makes, " if ops.kind[op_id] == Kind.compute else ""
+            raise _error(self.schedule, op_id, f"writes input, which is read-only; {advice}write output or scratch.")
 
     def _inside(self, what: str, op_ids: np.ndarray, rank: np.ndarray, buf: np.ndarray, chunk: np.ndarray) -> None:
         known = buf < len(Buffer)
@@ -185,7 +203,7 @@ class _Ranges:
 
     def _same_length(self) -> None:
         ops, op_of = self.schedule.ops, self.op_of
-        shift = (ops.src_chunk.astype(np.int64) - ops.dst_chunk[op_of]) % self.parts
+        shift = (ops.src_chunk.astype(np.int64) - ops.dst_chunk[op_of]) % self.parts * self.moves[op_of]
         if shift.any():
             i = int(np.argmax(shift != 0))
             raise _error(
@@ -200,7 +218,9 @@ class _Ranges:
 
     def _same_pairs(self) -> None:
         """all_to_allv: a block is as long as counts[s, d] of its pair, so pairs must agree block by block."""
-        ops, op_of = self.schedule.ops, self.op_of
+        ops = self.schedule.ops
+        written = self.moves[self.op_of]
+        op_of, src_rank, src_buf, src_chunk = (cells[written] for cells in (self.op_of, ops.src_rank, ops.src_buf, ops.src_chunk))
         n_chunks = ops.n_chunks[op_of].astype(np.int64)
         last = ops.dst_chunk[op_of] + n_chunks - 1
         n_blocks = last // self.parts - ops.dst_chunk[op_of] // self.parts + 1
@@ -208,7 +228,7 @@ class _Ranges:
         step = np.arange(len(row)) - np.repeat(np.cumsum(n_blocks) - n_blocks, n_blocks)
         op_ids = op_of[row]
         dst = self._pairs(self.owner[op_ids], ops.dst_buf[op_ids], ops.dst_chunk[op_ids] // self.parts + step)
-        src = self._pairs(ops.src_rank[row], ops.src_buf[row], ops.src_chunk[row] // self.parts + step)
+        src = self._pairs(src_rank[row], src_buf[row], src_chunk[row] // self.parts + step)
         bad = (dst != src).any(axis=1)
         if bad.any():
             i = int(np.argmax(bad))
@@ -233,7 +253,7 @@ class _Ranges:
         n_chunks = ops.n_chunks[op_of]
         dst = base[self.owner[op_of], ops.dst_buf[op_of]] + ops.dst_chunk[op_of]
         src = base[ops.src_rank, ops.src_buf] + ops.src_chunk
-        bad = (dst != src) & (np.abs(dst - src) < n_chunks)
+        bad = (dst != src) & (np.abs(dst - src) < n_chunks) & self.moves[op_of]
         if bad.any():
             i = int(op_of[np.argmax(bad)])
             raise _error(self.schedule, i, f"source and destination overlap partly (parts of a block: {parts}).")

@@ -42,13 +42,17 @@ class Program:
         self.n_locations = (int(shape.sum()) + schedule.scratch_blocks * n) * parts
         self.n_blocks = shape
         owner = np.where(ops.kind == Kind.put, ops.peer, ops.rank)
-        moves = ops.src_count > 0
+        writes, produces = ops.writes(), ops.produces()
         dst = np.zeros(len(ops), np.int64)
-        dst[moves] = self.base[owner[moves], ops.dst_buf[moves]] + ops.dst_chunk[moves]
+        dst[writes] = self.base[owner[writes], ops.dst_buf[writes]] + ops.dst_chunk[writes]
         self.dst: list[int] = dst.tolist()
+        self.writes: list[bool] = writes.tolist()
+        self.touches: list[bool] = (ops.src_count > 0).tolist()
         src = (self.base[ops.src_rank, ops.src_buf] + ops.src_chunk).tolist()
-        begin, count = ops.src_begin.tolist(), ops.src_count.tolist()
+        # What a computation makes is not read.
+        begin, count = (ops.src_begin + produces).tolist(), (ops.src_count - produces).tolist()
         self.sources: list[list[int]] = [src[at : at + size] for at, size in zip(begin, count, strict=True)]
+        self.makes: dict[int, int] = {op: src[ops.src_begin[op]] for op in np.flatnonzero(produces).tolist()}
 
     def _number_counters(self) -> None:
         ops, thread = self.schedule.ops, np.array(self.thread, np.int64)

@@ -7,7 +7,7 @@ about what is written. What orders what:
     k-th signal of a counter, wait    the wait for a value >= k comes after it, and after its put's bytes
     entry, first op                   all ranks have entered; nothing else is shared before
 
-    copy, reduce, get                 touch memory between the ops around them
+    copy, reduce, get, compute        touch memory between the ops around them; what a compute makes it does not read
     put writes at the peer            from its issue until a wait there has seen its signal; without a signal: the next
                                       signal of the same channel to the same peer
     put reads its source              from its issue until a flush of its channel, or the wait above, or the rank's end
@@ -88,7 +88,7 @@ class _Walk:
     def run(self, order: list[int]) -> None:
         """Walks all ops; RaceError at the first pair that is not ordered."""
         program = self.program
-        kind, thread, counter, sources = program.kind, program.thread, program.counter, program.sources
+        kind, thread, counter, touches = program.kind, program.thread, program.counter, program.touches
         wait, flush, put = int(Kind.wait), int(Kind.flush), int(Kind.put)
         clock, clock_of = self.clock, self.clock_of
         for op in order:
@@ -98,7 +98,7 @@ class _Walk:
             if k == wait:
                 self._wait(op, t)
                 continue
-            if sources[op]:
+            if touches[op]:
                 if k == put:
                     self.arrived[op] = []
                     self.leaving[t].append(op)
@@ -126,7 +126,7 @@ class _Walk:
                     elif thread[w] != t and row[thread[w]] < clock_of[w]:
                         raise self._race(op, "reads", w, "write", at)
                 reads[at].append(op)
-        for at in range(program.dst[op], program.dst[op] + n):
+        for at in range(program.dst[op], program.dst[op] + n) if program.writes[op] else ():
             w = last_write[at]
             if w >= 0:
                 ordered += 1

@@ -7,11 +7,16 @@ Is not: drawing code (the browser's half is the bundle in static/). Every intera
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from .. import units
-from . import specs
+from ..errors import UsageError
+from . import exposed, specs
 from .export import export_html
+from .faults import ICONS
 from .view import View
 
 if TYPE_CHECKING:
@@ -22,6 +27,7 @@ __all__ = [
     "bandwidth",
     "export_html",
     "heatmap",
+    "overlap",
     "panel",
     "schedule",
     "timeline",
@@ -30,13 +36,22 @@ __all__ = [
 ]
 
 
-def timeline(trace: Any, *, schedule: Any = None, height: int | None = None, name: str = "trace") -> View:
+def timeline(
+    trace: Any,
+    *,
+    schedule: Any = None,
+    height: int | None = None,
+    folded: bool | None = None,
+    name: str = "trace",
+) -> View:
     """The timeline of a trace: a lane per rank and channel, NIC, copy engine and computation.
 
+    Where ranks compute, communication that no computation hides is hatched, a folded rank is a stacked row, and a
+    sentence above says what is exposed. folded: a row per rank at first (default: where there are many lanes).
     schedule: its ops are drawn below, linked. height: pixels of the lanes (default: what they need, at most 520).
     name: the variable that the Python shown after a click uses. Cost: a copy of the trace, 32 bytes a span.
     """
-    views: list[dict[str, Any]] = [{"view": "timeline", "source": "a", "height": height}]
+    views: list[dict[str, Any]] = [{"view": "timeline", "source": "a", "height": height, "folded": folded}]
     data = {}
     if schedule is not None:
         views.append({"view": "schedule"})
@@ -76,27 +91,82 @@ def schedule(schedule: Any, *, trace: Any = None, name: str = "schedule") -> Vie
     )
 
 
-def trace_diff(
-    a: Any, b: Any = None, *, labels: tuple[str, str] = ("before", "after"), rows: int = 40
-) -> View:
-    """Two traces above each other on one axis from their begins, and the ops that changed most.
+def overlap(trace: Any, other: Any = None, *, labels: tuple[str, str] | None = None, name: str = "trace") -> View:
+    """What is exposed: a stacked bar per rank (computation, exposed communication and copies, idle), with the numbers.
 
-    a: a Trace, or a TraceDiff (then `b` is left out). labels: what to call them. rows: how many changes to list.
+    other: a second trace, whose bars stand below those of the first; labels: what to call the two. A click on the worst op
+    leaves it as `.selection`. Raises UsageError where a trace has no computation that could hide anything.
+    """
+    traces = {"a": trace} if other is None else {"a": trace, "b": other}
+    found = {key: exposed.exposure_of(each) for key, each in traces.items()}
+    for key, each in found.items():
+        if each is None:
+            where = "the trace" if other is None else f"the {'first' if key == 'a' else 'second'} trace"
+            raise UsageError(
+                f"{where} has no computation that could hide communication: expected spans of kind compute. "
+                "Run or simulate a schedule with compute ops, or draw the time of ranks with trace.stats()."
+            )
+    labels = labels or _labels(trace, other)
+    data = {"exposure": _exposures(traces, found, labels)}
+    metas = {key: specs.meta_spec(each) for key, each in traces.items()}
+    view = {"view": "overlap", "sources": list(traces), "labels": list(labels), "metas": metas}
+    words = data["exposure"]["difference" if other is not None else "a"]
+    return View([view], traces=traces, data=data, name=name, link=specs.link_of(trace),
+                summary=f"<overlap: {words if isinstance(words, str) else words['words']}>")  # fmt: skip
+
+
+def _labels(a: Any, b: Any) -> tuple[str, str]:
+    """What the two traces call themselves, where that tells them apart, without the words both begin with."""
+    one, two = (str((getattr(each, "meta", None) or {}).get("algorithm") or "") for each in (a, b))
+    if not one or not two or one == two:
+        return ("before", "after")
+    common = os.path.commonprefix([one, two])
+    common = common[: common.rfind("_") + 1]
+    return (one[len(common) :], two[len(common) :])
+
+
+def _exposures(traces: dict[str, Any], found: dict[str, Any], labels: tuple[str, str]) -> dict[str, Any]:
+    """What `data["exposure"]` of a view holds: per source, and the difference in words where there are two."""
+    specs_ = {
+        key: exposed.exposure_spec(each, int(np.min(traces[key].columns["begin_ns"])))
+        for key, each in found.items()
+        if each is not None
+    }
+    if len(specs_) == 2:
+        return {**specs_, "difference": exposed.difference(found["a"], found["b"], labels)}
+    return specs_
+
+
+def trace_diff(
+    a: Any, b: Any = None, *, labels: tuple[str, str] | None = None, rows: int = 40
+) -> View:
+    """Two traces above each other on one axis from their begins, what that did to exposure, and the ops that changed most.
+
+    a: a Trace, or a TraceDiff (then `b` is left out). labels: what to call them (default: their algorithms where those
+    differ, else before and after). rows: how many changes to list; of two different schedules no ops are compared.
     """
     from .changes import changes, lined_up
 
     found = a if b is None else None
     a, b = (found.a, found.b) if found is not None else (a, b)
+    labels = labels or _labels(a, b)
+    traces = {"a": a, "b": b}
     streams = {"a": specs.stream_of(a, "a"), "b": specs.stream_of(b, "b")}
-    views = [
-        {"view": "timeline", "source": key, "title": label, "height": 230, "folded": True}
+    views: list[dict[str, Any]] = [
+        {"view": "timeline", "source": key, "title": label, "max_height": 230, "folded": True}
         for key, label in zip("ab", labels, strict=False)
     ]
-    data = {
-        "changes": {**changes(found if found is not None else lined_up(a, b), rows), "labels": list(labels)}
-    }
-    return View([*views, {"view": "changes"}], streams=streams, traces={"a": a, "b": b}, name="trace", data=data,
-                metas={"a": specs.meta_spec(a), "b": specs.meta_spec(b)}, summary="<diff of two traces>")  # fmt: skip
+    data: dict[str, Any] = {}
+    exposures = {key: exposed.exposure_of(each) for key, each in traces.items()}
+    data["exposure"] = _exposures(traces, exposures, labels)
+    if "difference" in data["exposure"]:
+        views.append({"view": "overlap", "sources": ["a", "b"], "labels": list(labels)})
+    if exposed.same_schedule(a, b) or "difference" not in data["exposure"]:
+        data["changes"] = {**changes(found if found is not None else lined_up(a, b), rows), "labels": list(labels)}
+        views.append({"view": "changes"})
+    said = f": {data['exposure']['difference']}" if "difference" in data["exposure"] else ""
+    return View(views, streams=streams, traces=traces, name="trace", data=data,
+                metas={"a": specs.meta_spec(a), "b": specs.meta_spec(b)}, summary=f"<diff of two traces{said}>")  # fmt: skip
 
 
 def bandwidth(records: Any, *, backend: str = "plotly") -> Any:
@@ -123,7 +193,10 @@ def _faults(faults: Any) -> list[dict[str, Any]]:
     state = faults.state() if hasattr(faults, "state") else faults
     if not isinstance(state, dict):
         return []
-    return [{"node": int(key[0]), "nic": int(key[1]), "state": str(word)} for key, word in state.items()]
+    return [
+        {"node": int(key[0]), "nic": int(key[1]), "state": str(word), "icon": ICONS.get(str(word), "!")}
+        for key, word in state.items()
+    ]
 
 
 def _of_trace(
@@ -137,6 +210,8 @@ def _of_trace(
         found = specs.topology_spec(topology)
         data["topology"] = found if found is not None else specs.topology_from_columns(trace.columns)
     meta = specs.meta_spec(trace, topology)
+    if any(view["view"] == "timeline" for view in views):
+        data["exposure"] = _exposures({"a": trace}, {"a": exposed.exposure_of(trace)}, ("", ""))
     n = len(trace.columns["rank"])
     what = " ".join(str(meta[k]) for k in ("source", "algorithm", "collective") if meta.get(k))
     size = f", {units.format_size(int(meta['nbytes']))}" if meta.get("nbytes") else ""

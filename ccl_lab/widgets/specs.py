@@ -1,6 +1,7 @@
 """What the browser needs of a value: plain dicts and binary columns of a trace, topology or schedule.
 
-Is: value -> spec. Is not: a widget. Works with anything that has the attributes it reads, so no noun is imported, only the names of its columns.
+Is: value -> spec. Is not: a widget. Works with anything that has the attributes it reads, so no noun is imported, only
+the names of its columns.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..ir.table import OP_COLUMNS, SOURCE_COLUMNS
+from .faults import spec_of
 from .stream import SpanStream
 
 META_KEYS = (
@@ -25,6 +27,7 @@ META_KEYS = (
     "time_us",
     "drops",
     "emulated",
+    "device",
     "labels",
 )
 MAX_SCHEDULE_OPS = 200_000
@@ -56,7 +59,16 @@ def meta_spec(trace: Any, topology: Any = None) -> dict[str, Any]:
         out.setdefault("emulated", bool(getattr(topology, "emulated", False)))
     if out.get("source") == "simulated":
         out.pop("emulated", None)
+    if isinstance(meta.get("faults"), (list, tuple)):
+        out["faults"] = spec_of(list(meta["faults"]), _node_of(trace, topology))
     return out
+
+
+def _node_of(trace: Any, topology: Any) -> list[int]:
+    """The node of each rank, from the topology or else from the spans."""
+    if topology is not None:
+        return np.asarray(topology.node_of).astype(int).tolist()
+    return topology_from_columns(trace.columns)["node_of"] if hasattr(trace, "columns") else []
 
 
 def _plain(value: Any) -> Any:

@@ -154,16 +154,19 @@ class Pump(threading.Thread):
     """Sends what the streams have, at most 30 messages a second; polls a feed where there is one.
 
     poll: () -> (structured spans with the trace columns, running total of drops); StopIteration ends the feed. status: () -> dict, sent
-    at most 4 times a second, when it changed. Ends by `close`, or by itself when there is no feed and nothing left to send.
+    at most 4 times a second, when it changed. news: () -> a message to be sent before spans, or None. Ends by `close`,
+    or by itself when there is no feed and nothing left to send.
     """
 
     def __init__(self, streams: list[SpanStream], send: Send, *, poll: Callable[[], tuple[np.ndarray, int]] | None = None,
-                 status: Callable[[], dict[str, Any]] | None = None) -> None:  # fmt: skip
+                 status: Callable[[], dict[str, Any]] | None = None,
+                 news: Callable[[], dict[str, Any] | None] | None = None) -> None:  # fmt: skip
         super().__init__(name="ccl_lab-widget-pump", daemon=True)
         self._streams = streams
         self._send = send
         self._poll = poll
         self._status = status
+        self._news = news
         self._told: dict[str, Any] | None = None
         self._told_at = 0.0
         self._wake = threading.Event()
@@ -225,6 +228,11 @@ class Pump(threading.Thread):
         self._streams[0].append(wire.from_records(spans), drops)
 
     def _give(self) -> None:
+        news = self._news() if self._news is not None else None
+        if news is not None:
+            self._send(news, [])
+            self.messages += 1
+            return
         if self._tell():
             return
         for stream in self._streams:

@@ -149,9 +149,9 @@ class View(anywidget.AnyWidget):
         return self._traces.get(key)
 
     def _mask(self, columns: Any, key: str, chosen: dict[str, Any]) -> np.ndarray:
-        stream = self._streams[key]
+        stream = self._streams.get(key)
         mask = np.ones(len(columns["rank"]), bool)
-        if chosen.get("range"):
+        if chosen.get("range") and stream is not None:
             # Whole ns, as the Python shown says: floats of absolute times are too coarse.
             low, high = (
                 int(f(t)) + (stream.origin_ns or 0)
@@ -159,10 +159,12 @@ class View(anywidget.AnyWidget):
             )
             begin, end = columns["begin_ns"], columns["end_ns"]
             mask &= (begin < high) & ((end > low) | ((end == begin) & (begin >= low)))
-        if chosen.get("lanes"):
+        if chosen.get("lanes") and stream is not None:
             mask &= np.isin(stream.lanes.numbers(columns), np.asarray(chosen["lanes"], np.int64))
         if chosen.get("op_id", -1) >= 0:
             mask &= columns["op_id"] == chosen["op_id"]
+        if "coll_id" in chosen:
+            mask &= columns["coll_id"] == chosen["coll_id"]
         for name in ("rank", "node"):
             if name in chosen and "op_id" not in chosen:
                 mask &= columns[name] == chosen[name]

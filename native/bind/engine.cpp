@@ -3,26 +3,29 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 
-#include <optional>
+#include <algorithm>
 #include <string>
 #include <vector>
 
 #include "arrays.hpp"
 #include "base/clock.hpp"
 #include "status.hpp"
+#include "work.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace {
 
+using ccl_lab::released;
+using ccl_lab::BoundWork;
 using ccl_lab::BufferView;
 using ccl_lab::Code;
+using ccl_lab::Computation;
 using ccl_lab::Engine;
 using ccl_lab::EngineOptions;
 using ccl_lab::LoadedProgram;
@@ -33,14 +36,6 @@ using ccl_lab::Work;
 
 template <class T>
 using Column = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using ConstBytes = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Bytes = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-// A work with the engine it runs on, so that it can be cancelled.
-struct BoundWork {
-  std::shared_ptr<Work> work;
-  std::shared_ptr<Engine> engine;
-};
 
 [[noreturn]] void refuse(Code code, const std::string& message) {
   ccl_lab::check(Status(code, message));
@@ -72,6 +67,8 @@ class Arrays {
     return {array.data(), array.shape(0)};
   }
 
+  bool has(const char* key) const { return dict_.contains(key); }
+
   template <class T>
   std::span<const T> optional_column(const char* key) {
     return dict_.contains(key) ? column<T>(key) : std::span<const T>();
@@ -102,6 +99,12 @@ ProgramSpec make_spec(Arrays& arrays) {
   spec.alias = static_cast<ccl_lab::Alias>(arrays.scalar<std::uint8_t>("alias"));
   spec.alias_offset = arrays.scalar<std::uint64_t>("alias_offset");
   spec.n_channels = arrays.scalar<std::int32_t>("n_channels");
+  if (arrays.has("fused")) {
+    spec.fused = arrays.scalar<std::uint8_t>("fused") != 0;
+    spec.root = arrays.scalar<std::int32_t>("root");
+    spec.receiver = arrays.scalar<std::int32_t>("receiver");
+    spec.share_ops = arrays.column<std::int32_t>("share_ops");
+  }
   spec.op_id = arrays.column<std::int32_t>("op_id");
   spec.kind = arrays.column<std::uint8_t>("kind");
   spec.channel = arrays.column<std::int32_t>("channel");
@@ -127,7 +130,7 @@ ProgramSpec make_spec(Arrays& arrays) {
 
 std::shared_ptr<Engine> make_engine(int rank, const Column<std::int32_t>& node_of, int n_channels, int n_nics,
                                     std::uint64_t arena_bytes, std::uint32_t trace_spans, std::int64_t spin_us,
-                                    const std::string& transport, int ranks_on_host) {
+                                    const std::string& transport, int ranks_on_host, bool register_buffers) {
   EngineOptions options;
   options.n_channels = n_channels;
   options.n_nics = n_nics;
@@ -135,6 +138,7 @@ std::shared_ptr<Engine> make_engine(int rank, const Column<std::int32_t>& node_o
   options.trace_spans = trace_spans;
   options.spin_us = spin_us;
   options.ranks_on_host = ranks_on_host;
+  options.register_buffers = register_buffers;
   if (transport == "shm") options.mode = Mode::shm;
   else if (transport == "tcp") options.mode = Mode::tcp;
   else if (transport != "auto") refuse(Code::config, "transport is '" + transport + "', expected auto, shm or tcp");
@@ -153,48 +157,89 @@ nb::tuple empty(const Engine& engine, std::uint64_t nbytes) {
 std::shared_ptr<LoadedProgram> compile(Engine& engine, const nb::dict& dict) {
   Arrays arrays(dict);
   const ProgramSpec spec = make_spec(arrays);
-  auto result = [&] {
-    nb::gil_scoped_release release;
-    return engine.compile(spec);
-  }();
-  return ccl_lab::take(std::move(result));
+  return released([&] { return engine.compile(spec); });
 }
 
-// A read-only input is never written, but where it shares memory with the output the program says so, not the array.
-BufferView buffer_of(const std::optional<ConstBytes>& array) {
-  return array ? BufferView{const_cast<std::uint8_t*>(array->data()), array->nbytes()} : BufferView{};
-}
-BufferView buffer_of(const std::optional<Bytes>& array) {
-  return array ? BufferView{array->data(), array->nbytes()} : BufferView{};
+// The memory of an array or buffer, of any shape and type but contiguous, or of None. Needs the GIL. The blocks in it are
+// held by the work, so that it may go once that was started.
+class Lent {
+ public:
+  Lent(nb::handle object, bool writable) {
+    if (object.is_none()) return;
+    if (PyObject_GetBuffer(object.ptr(), &buffer_, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE) != 0) throw nb::python_error();
+    lent_ = true;
+  }
+  Lent(const Lent&) = delete;
+  Lent& operator=(const Lent&) = delete;
+  ~Lent() {
+    if (lent_) PyBuffer_Release(&buffer_);
+  }
+  BufferView view() const {
+    return lent_ ? BufferView{buffer_.buf, static_cast<std::uint64_t>(buffer_.len)} : BufferView{};
+  }
+
+ private:
+  Py_buffer buffer_{};
+  bool lent_ = false;
+};
+
+BoundWork start(const std::shared_ptr<Engine>& engine, const std::shared_ptr<LoadedProgram>& program, nb::handle input,
+                nb::handle output, std::uint32_t coll_id, double timeout_s, std::shared_ptr<const Computation> compute) {
+  const Lent source(input, false);
+  const Lent target(output, true);
+  const bool caller_waits = compute != nullptr && compute->device == ccl_lab::Device::caller;
+  const auto go = [&] {
+    return engine->start(program, source.view(), target.view(), coll_id, timeout_s, caller_waits, std::move(compute));
+  };
+  return {released(go), engine};
 }
 
-BoundWork start(const std::shared_ptr<Engine>& engine, const std::shared_ptr<LoadedProgram>& program,
-                std::optional<ConstBytes> input, std::optional<Bytes> output, std::uint32_t coll_id, double timeout_s) {
-  auto result = [&] {
-    nb::gil_scoped_release release;
-    return engine->start(program, buffer_of(input), buffer_of(output), coll_id, timeout_s);
-  }();
-  return {ccl_lab::take(std::move(result)), engine};
-}
-
-// In short waits, so that Ctrl-C gets through.
-bool wait(const BoundWork& bound, double timeout_s) {
-  constexpr double kPatience = 0.1;
+// True once it has ended. Without the GIL, in slices, so that Ctrl-C gets through: at once while asleep, else soon.
+bool wait_interruptibly(Engine& engine, const Work& work, double timeout_s) {
+  constexpr double kSliceS = 0.1;
   const double deadline = static_cast<double>(ccl_lab::now_ns()) * 1e-9 + timeout_s;
   for (;;) {
-    const double left = deadline - static_cast<double>(ccl_lab::now_ns()) * 1e-9;
-    const bool forever = timeout_s < 0;
+    const double left = timeout_s < 0 ? kSliceS : deadline - static_cast<double>(ccl_lab::now_ns()) * 1e-9;
     bool ended = false;
     {
       nb::gil_scoped_release release;
-      ended = bound.work->wait(forever ? kPatience : std::min(kPatience, std::max(left, 0.0)));
+      ended = engine.wait_slice(work, std::clamp(left, 0.0, kSliceS));
     }
-    if (ended) break;
-    if (!forever && left <= kPatience) return false;
-    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    if (ended) return true;
+    const bool interrupted = PyErr_CheckSignals() != 0;
+    if (!interrupted && (timeout_s < 0 || left > 0)) continue;
+    engine.hand_over();
+    if (interrupted) throw nb::python_error();
+    return false;
   }
+}
+
+bool wait(const BoundWork& bound, double timeout_s) {
+  if (!bound.work->done() && !wait_interruptibly(*bound.engine, *bound.work, timeout_s)) return false;
   ccl_lab::check(bound.work->status());
   return true;
+}
+
+// None where the program cannot be run on the buffers: not registered, or one and the same though they were said to be apart.
+nb::object run(const std::shared_ptr<Engine>& engine, const std::shared_ptr<LoadedProgram>& program, nb::handle input,
+               nb::handle output, std::uint32_t coll_id, double timeout_s, bool apart,
+               std::shared_ptr<const Computation> compute) {
+  constexpr double kSliceS = 0.1;
+  const Lent source(input, false);
+  const Lent target(output, true);
+  const BufferView from = source.view();
+  if (apart && from.nbytes > 0 && from.data == target.view().data) return nb::none();
+  auto result = [&] {
+    nb::gil_scoped_release release;
+    auto started = engine->start(program, from, target.view(), coll_id, timeout_s, true, std::move(compute));
+    if (started.ok()) engine->wait_slice(**started, kSliceS);
+    return started;
+  }();
+  if (result.status().code == Code::registration) return nb::none();
+  const std::shared_ptr<Work> work = ccl_lab::take(std::move(result));
+  if (!work->done()) wait_interruptibly(*engine, *work, -1);
+  ccl_lab::check(work->status());
+  return nb::make_tuple(work->begin_ns(), work->end_ns());
 }
 
 void cancel(const BoundWork& bound, const std::string& reason) {
@@ -204,11 +249,7 @@ void cancel(const BoundWork& bound, const std::string& reason) {
 }
 
 nb::dict memory(Engine& engine) {
-  auto result = [&] {
-    nb::gil_scoped_release release;
-    return engine.memory();
-  }();
-  const ccl_lab::MemoryUse use = ccl_lab::take(std::move(result));
+  const ccl_lab::MemoryUse use = released([&] { return engine.memory(); });
   nb::dict dict;
   dict["arena_used_bytes"] = use.arena_used;
   dict["arena_peak_bytes"] = use.arena_peak;
@@ -220,19 +261,20 @@ nb::dict memory(Engine& engine) {
   return dict;
 }
 
-template <class Call>
-void released(Call call) {
-  auto status = [&] {
-    nb::gil_scoped_release release;
-    return call();
-  }();
-  ccl_lab::check(status);
-}
+}  // namespace
+
+void bind_computation(nb::module_& m);
+void bind_partitions(nb::class_<BoundWork>& work);
+void bind_local(nb::class_<Engine>& engine);
+void bind_rails(nb::class_<Engine>& engine);
+
+namespace {
 
 void bind_work(nb::module_& m) {
   nb::class_<LoadedProgram>(m, "Program", "A compiled program of one rank; made by Engine.compile.");
-  nb::class_<BoundWork>(m, "Work", "A collective of one rank in progress; made by Engine.start.")
-      .def("wait", &wait, "timeout_s"_a = -1.0,
+  nb::class_<BoundWork> work(m, "Work", "A collective of one rank in progress; made by Engine.start.");
+  bind_partitions(work);
+  work.def("wait", &wait, "timeout_s"_a = -1.0,
            "Waits until it ended, or `timeout_s` (negative: for ever) passed: then False. Raises the error it ended in.")
       .def("done", [](const BoundWork& bound) { return bound.work->done(); })
       .def("error",
@@ -248,10 +290,15 @@ void bind_work(nb::module_& m) {
 }  // namespace
 
 void bind_engine(nb::module_& m) {
+  bind_computation(m);
   bind_work(m);
-  nb::class_<Engine>(m, "Engine", "One rank: memory, links to peers and the thread that runs its collectives.")
+  nb::class_<Engine> engine(m, "Engine", "One rank: memory, links to peers and what drives its collectives.");
+  bind_local(engine);
+  bind_rails(engine);
+  engine
       .def(nb::new_(&make_engine), "rank"_a, "node_of"_a, nb::kw_only(), "n_channels"_a = 64, "n_nics"_a = 1,
-           "arena_bytes"_a = std::uint64_t{1} << 36, "trace_spans"_a = 65536, "spin_us"_a = 20, "transport"_a = "auto", "ranks_on_host"_a = 0)
+           "arena_bytes"_a = std::uint64_t{1} << 36, "trace_spans"_a = 65536, "spin_us"_a = 20, "transport"_a = "auto", "ranks_on_host"_a = 0,
+           "register_buffers"_a = false)
       .def_prop_ro("pid", [](const Engine& e) { return e.segment()->pid(); })
       .def_prop_ro("segment_fd", [](const Engine& e) { return e.segment()->fd(); })
       .def("attach_peer",
@@ -260,17 +307,14 @@ void bind_engine(nb::module_& m) {
            },
            "peer"_a, "pid"_a, "segment_fd"_a)
       .def("add_connection",
-           [](Engine& e, std::int32_t peer, std::uint16_t nic, std::uint16_t peer_nic, std::uint16_t index, int fd) {
-             released([&] { return e.add_connection(peer, nic, peer_nic, index, fd); });
+           [](Engine& e, std::int32_t peer, std::uint16_t nic, std::uint16_t peer_nic, std::uint16_t index, int fd,
+              std::uint32_t generation) {
+             released([&] { return e.add_connection(peer, nic, peer_nic, index, fd, generation); });
            },
-           "peer"_a, "nic"_a, "peer_nic"_a, "index"_a, "fd"_a)
+           "peer"_a, "nic"_a, "peer_nic"_a, "index"_a, "fd"_a, "generation"_a = 0)
       .def("connected",
            [](Engine& e, std::int32_t peer, std::uint16_t nic, std::uint16_t peer_nic) {
-             auto result = [&] {
-               nb::gil_scoped_release release;
-               return e.connected(peer, nic, peer_nic);
-             }();
-             return ccl_lab::take(std::move(result));
+             return released([&] { return e.connected(peer, nic, peer_nic); });
            },
            "peer"_a, "nic"_a, "peer_nic"_a)
       .def("set_nic",
@@ -285,7 +329,12 @@ void bind_engine(nb::module_& m) {
            },
            "address"_a, "nbytes"_a, "Offset of an address in the arena; -1 where it is not registered memory.")
       .def("compile", &compile, "arrays"_a)
-      .def("start", &start, "program"_a, "input"_a.none(), "output"_a.none(), nb::kw_only(), "coll_id"_a, "timeout_s"_a)
+      .def("run", &run, "program"_a, "input"_a.none(), "output"_a.none(), nb::kw_only(), "coll_id"_a, "timeout_s"_a,
+           "apart"_a = false, "compute"_a.none() = nb::none(),
+           "Starts and waits in one call, driven by this thread: (begin_ns, end_ns). Raises the error it ended in. None where "
+           "a buffer is not registered, or, with `apart`, both are the same memory.")
+      .def("start", &start, "program"_a, "input"_a.none(), "output"_a.none(), nb::kw_only(), "coll_id"_a, "timeout_s"_a,
+           "compute"_a.none() = nb::none())
       .def("abort",
            [](Engine& e, int code, const std::string& reason, int culprit) {
              e.abort(ccl_lab::code_from(code), reason, culprit);

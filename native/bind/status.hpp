@@ -7,6 +7,9 @@
 
 #include <nanobind/nanobind.h>
 
+#include <type_traits>
+#include <utility>
+
 #include "base/status.hpp"
 
 namespace ccl_lab {
@@ -24,6 +27,17 @@ template <class T>
 T take(Result<T> result) {
   check(result.status());
   return std::move(result).value();
+}
+
+// What `call` returns, made without the GIL: nothing of a Status, the value of a Result. Raises what went wrong.
+template <class Call>
+auto released(Call call) {
+  auto result = [&] {
+    nanobind::gil_scoped_release release;
+    return call();
+  }();
+  if constexpr (std::is_same_v<decltype(result), Status>) check(result);
+  else return take(std::move(result));
 }
 
 // A code that came from Python; anything that is no failure means aborted.

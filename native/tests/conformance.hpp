@@ -98,6 +98,21 @@ class Mesh {
   std::vector<std::vector<LinkEvent>> events;
 };
 
+// What a rank was told of confirmed puts.
+class Hearer : public Receiver {
+ public:
+  struct Heard {
+    Path path;
+    Notice notice;
+  };
+  void landed(const Path& path, const Notice& notice) override {
+    heard.push_back({path, notice});
+    if (then) then(heard.back());
+  }
+  std::vector<Heard> heard;
+  std::function<void(const Heard&)> then;
+};
+
 class LoopMesh : public Mesh {
  public:
   LoopMesh(int n, std::uint64_t seed) : Mesh(n), hub_(n, seed), counters_(index(n)) {
@@ -175,13 +190,15 @@ class ShmMesh : public SegmentMesh {
   std::vector<std::unique_ptr<ShmTransport>> transports_;
 };
 
-// Every pair of ranks is joined on every NIC k by a connection (k, k). Rank 0 is the node's lowest for all.
+// Every pair of ranks is joined on every NIC k by connections (k, k). Rank 0 is the node's lowest for all.
 class TcpMesh : public SegmentMesh {
  public:
-  explicit TcpMesh(int n, int n_nics = 1) : SegmentMesh(n, n_nics), n_nics_(n_nics) {
+  explicit TcpMesh(int n, int n_nics = 1, int n_connections = 1, TcpOptions options = {})
+      : SegmentMesh(n, n_nics), n_nics_(n_nics), n_connections_(n_connections) {
     for (int r = 0; r < n; ++r) {
+      options.faults = segment(r).faults();
       transports_.push_back(
-          std::make_unique<TcpTransport>(r, signals(r), segment(r).shapers(), writers_[index(r)].get()));
+          std::make_unique<TcpTransport>(r, signals(r), segment(r).shapers(), writers_[index(r)].get(), options));
       CHECK_OK(transport(r).register_region(1, memory(r), kMemory));
     }
     connect_all(0);
@@ -192,11 +209,12 @@ class TcpMesh : public SegmentMesh {
   void connect_all(std::uint16_t epoch) override {
     for (int r = 0; r < n_; ++r)
       for (int p = r + 1; p < n_; ++p)
-        for (int k = 0; k < n_nics_; ++k) {
-          const auto nic = static_cast<std::uint16_t>(k);
+        for (int k = 0; k < n_nics_ * n_connections_; ++k) {
+          const auto nic = static_cast<std::uint16_t>(k % n_nics_);
+          const auto at = static_cast<std::uint16_t>(k / n_nics_);
           const auto [a, b] = tcp_pair();
-          CHECK_OK(transport(r).add_connection(p, nic, nic, 0, a, epoch));
-          CHECK_OK(transport(p).add_connection(r, nic, nic, 0, b, epoch));
+          CHECK_OK(transport(r).add_connection(p, nic, nic, at, a, epoch));
+          CHECK_OK(transport(p).add_connection(r, nic, nic, at, b, epoch));
         }
   }
   void kill(int rank) override {
@@ -207,6 +225,7 @@ class TcpMesh : public SegmentMesh {
 
  private:
   int n_nics_;
+  int n_connections_;
   std::vector<std::unique_ptr<TcpTransport>> transports_;
 };
 

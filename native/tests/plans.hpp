@@ -37,6 +37,17 @@ class Columns {
     add(Kind::reduce, channel, -1, -1, 0, to, nbytes, std::move(from));
   }
 
+  // A partition that only reads `from`.
+  void compute(int channel, int partition, std::vector<Ref> from = {}, std::uint64_t nbytes = 0) {
+    add(Kind::compute, channel, -1, -1, 0, {}, nbytes, std::move(from));
+    arg.back() = partition;
+  }
+  // A partition that produces the first of `from`; with the others added, that goes to `to`.
+  void produce(int channel, int partition, std::vector<Ref> from, Ref to, std::uint64_t nbytes) {
+    add(Kind::compute, channel, -1, -1, 1, to, nbytes, std::move(from));
+    arg.back() = partition;
+  }
+
   ProgramSpec spec() const {
     ProgramSpec s = scalars;
     s.op_id = op_id;
@@ -169,6 +180,36 @@ inline Columns direct_all_reduce(int rank, int n, std::uint64_t part, DType dtyp
     if (p != rank) c.put(1, p, {Buffer::output, slot(rank)}, {Buffer::output, slot(rank)}, part, 1);
   for (int p = 0; p < n; ++p)
     if (p != rank) c.wait(1, p, 1, 1);
+  return c;
+}
+
+// matmul + reduce_scatter: block d of INPUT is computed for rank d and goes off at once; the own one comes last, and what the
+// others sent is added to it in the same partition. Channel 0 computes, channel 1 moves bytes.
+inline Columns matmul_reduce_scatter(int rank, int n, std::uint64_t block, DType dtype) {
+  Columns c(rank, n);
+  const auto size = static_cast<std::uint64_t>(n);
+  c.scalars.collective = Collective::reduce_scatter;
+  c.scalars.dtype = dtype;
+  c.scalars.count = block / itemsize(dtype);
+  c.scalars.bytes[0] = block * size;
+  c.scalars.bytes[1] = block;
+  c.scalars.bytes[2] = block * (size - 1);
+  c.scalars.output_elements = block / itemsize(dtype);
+  c.scalars.n_channels = 2;
+  const auto at = [&](Buffer buffer, int b) { return Columns::Ref{buffer, block * static_cast<std::uint64_t>(b)}; };
+  std::vector<Columns::Ref> sum = {at(Buffer::input, rank)};
+  for (int s = 1; s < n; ++s) {
+    const int to = (rank + s) % n;
+    c.produce(0, to, {at(Buffer::input, to)}, at(Buffer::input, to), block);
+    c.signal(0, rank, 0);
+    c.wait(1, rank, 0, s);
+    c.put(1, to, at(Buffer::input, to), at(Buffer::scratch, n - 1 - s), block, 1);
+    c.ready_to.push_back(to);
+    sum.push_back(at(Buffer::scratch, s - 1));
+  }
+  for (int s = 1; s < n; ++s) c.wait(0, (rank + s) % n, 1, 1);
+  c.produce(0, rank, sum, {Buffer::output, 0}, block);
+  c.flush(1);
   return c;
 }
 

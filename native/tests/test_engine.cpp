@@ -75,8 +75,9 @@ struct Part {
   std::shared_ptr<Block> input, output;
   std::shared_ptr<Work> work;
   ProgramSpec scalars;
+  Engine* owner;
 
-  Part(Engine& engine, const Columns& columns) : scalars(columns.scalars) {
+  Part(Engine& engine, const Columns& columns) : scalars(columns.scalars), owner(&engine) {
     Result<std::shared_ptr<LoadedProgram>> made = engine.compile(columns.spec());
     CHECK_OK(made.status());
     if (made.ok()) program = made.value();
@@ -90,6 +91,8 @@ struct Part {
     if (started.ok()) work = started.value();
     return started.status();
   }
+
+  bool wait(double timeout_s) const { return owner->wait(*work, timeout_s); }
 };
 
 std::vector<Part> make_all_reduce(World& world, std::uint64_t part, bool load_store) {
@@ -119,7 +122,7 @@ void run_all_reduces(Mode mode, int n, std::uint64_t part, bool load_store, int 
   for (int run = 0; run < runs; ++run) {
     for (int r = 0; r < n; ++r) CHECK_OK(parts[static_cast<std::size_t>(r)].start(world.engine(r), static_cast<std::uint32_t>(run), 30));
     for (Part& each : parts) {
-      CHECK(each.work->wait(30));
+      CHECK(each.wait(30));
       CHECK_OK(each.work->status());
     }
     if (run == 0 || run == runs - 1) check_all_reduce(parts);
@@ -158,7 +161,7 @@ TEST(works_run_in_the_order_of_their_start) {
   }
   for (auto& parts : runs) {
     for (Part& part : parts) {
-      CHECK(part.work->wait(30));
+      CHECK(part.wait(30));
       CHECK_OK(part.work->status());
       CHECK(part.work->end_ns() >= part.work->begin_ns());
     }
@@ -170,7 +173,7 @@ TEST(a_missing_rank_is_named_by_the_deadline) {
   World world(2, Mode::automatic);
   Part part(world.engine(0), check::ring_all_gather(0, 2, 64));
   CHECK_OK(part.start(world.engine(0), 9, 0.05));
-  CHECK(part.work->wait(10));
+  CHECK(part.wait(10));
   const Status& status = part.work->status();
   CHECK_EQ(status.code, Code::timeout);
   CHECK_EQ(status.rank, 1);
@@ -193,18 +196,18 @@ TEST(the_first_reason_to_abort_wins) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     world.engine(0).abort(Code::peer_lost, "rank 1 was eaten", 1);
     world.engine(0).abort(Code::aborted, "too late", 0);
-    CHECK(parts[0].work->wait(10));
+    CHECK(parts[0].wait(10));
     CHECK_EQ(parts[0].work->status().code, Code::peer_lost);
     CHECK_EQ(parts[0].work->status().message, std::string("rank 1 was eaten"));
     CHECK_EQ(parts[0].work->status().rank, 1);
-    CHECK(queued.work->wait(10));
+    CHECK(queued.wait(10));
     CHECK_EQ(queued.work->status().code, Code::aborted);
     CHECK(queued.work->status().message.find("rank 1 was eaten") != std::string::npos);
     for (int r = 0; r < 2; ++r) CHECK_OK(world.engine(r).reset(1));
     world.connect();
     for (int r = 0; r < 2; ++r) CHECK_OK(parts[static_cast<std::size_t>(r)].start(world.engine(r), 3, 30));
     for (Part& part : parts) {
-      CHECK(part.work->wait(30));
+      CHECK(part.wait(30));
       CHECK_OK(part.work->status());
     }
     check_all_reduce(parts);
@@ -239,12 +242,12 @@ TEST(closing_ends_what_runs) {
   CHECK_OK(part.start(world.engine(0), 1, 60));
   std::this_thread::sleep_for(std::chrono::milliseconds(10));
   world.engine(0).close();
-  CHECK(part.work->wait(0));
+  CHECK(part.wait(0));
   CHECK_EQ(part.work->status().code, Code::aborted);
   // The other side loses its last connection to a rank that it needs.
   Part other(world.engine(1), check::ring_all_gather(1, 2, 64));
   const Status started = other.start(world.engine(1), 1, 20);
-  if (started.ok()) CHECK(other.work->wait(30));
+  if (started.ok()) CHECK(other.wait(30));
   const Code code = started.ok() ? other.work->status().code : started.code;
   CHECK(code == Code::peer_lost || code == Code::connect || code == Code::link_down);
 }
@@ -265,9 +268,9 @@ TEST(a_killed_peer_is_noticed_at_once) {
   CHECK_OK(engine->attach_peer(1, child, fd));
   Part part(*engine, check::ring_all_gather(0, 2, 64));
   CHECK_OK(part.start(*engine, 1, 60));
-  CHECK(!part.work->wait(0.05));
+  CHECK(!part.wait(0.05));
   ::kill(child, SIGKILL);
-  CHECK(part.work->wait(10));
+  CHECK(part.wait(10));
   CHECK_EQ(part.work->status().code, Code::peer_lost);
   CHECK_EQ(part.work->status().rank, 1);
   ::waitpid(child, nullptr, 0);
@@ -280,7 +283,7 @@ TEST(a_forked_copy_is_inert) {
   std::vector<Part> parts;
   parts.emplace_back(*engine, check::ring_all_gather(0, 1, 1 << 20));
   CHECK_OK(parts[0].start(*engine, 1, 10));
-  CHECK(parts[0].work->wait(10));
+  CHECK(parts[0].wait(10));
   std::memset(parts[0].input->data(), 5, 1 << 20);
   const pid_t child = ::fork();
   if (child == 0) {
@@ -295,7 +298,7 @@ TEST(a_forked_copy_is_inert) {
   // The child's end has not given our memory back.
   CHECK_EQ(static_cast<int>(parts[0].input->data()[1000]), 5);
   CHECK_OK(parts[0].start(*engine, 2, 10));
-  CHECK(parts[0].work->wait(10));
+  CHECK(parts[0].wait(10));
   CHECK_OK(parts[0].work->status());
 }
 

@@ -90,6 +90,39 @@ TEST(damage_is_named) {
   damaged([](Columns& c) { c.scalars.alias = Alias::input_in_output; c.scalars.alias_offset = 1; }, Code::bounds, "in place");
 }
 
+TEST(damaged_computations_are_named) {
+  const Columns good = check::matmul_reduce_scatter(1, 3, 64, DType::float32);
+  const Site site(1, 3);
+  Result<Program> made = Program::compile(good.spec(), site.placement);
+  CHECK_OK(made.status());
+  CHECK_EQ(made->partitions(), 3);
+  CHECK(made->ops()[0].produces);
+  CHECK_EQ(made->ops()[0].nbytes, 64u);
+  const auto damaged = [&](auto change, Code code, const std::string& text) {
+    Columns bad = good;
+    change(bad);
+    refused(bad, code, text);
+  };
+  damaged([](Columns& c) { c.arg[0] = -1; }, Code::bounds, "op 1000 (compute): partition -1 is outside 0..");
+  damaged([](Columns& c) { c.arg[0] = 1 << 30; }, Code::bounds, "partition 1073741824 is outside 0..");
+  damaged([](Columns& c) { c.value[0] = 2; }, Code::usage, "value is 2, expected 1 (it produces) or 0 (it reads)");
+  damaged([](Columns& c) { c.src_count[0] = 0; }, Code::bounds, "of a table of");
+  damaged([](Columns& c) { c.src_begin[0] = 100; }, Code::bounds, "of a table of");
+  damaged([](Columns& c) { c.src_buf[0] = 1; }, Code::usage, "produces bytes of another buffer than INPUT");
+  damaged([](Columns& c) { c.src_rank[0] = 0; }, Code::usage, "computes on bytes of rank 0");
+  damaged([](Columns& c) { c.src_offset[0] = 192; }, Code::bounds, "source bytes [192, +64) of input, which has 192");
+  damaged([](Columns& c) { c.dst_offset[0] = 129; }, Code::bounds, "destination bytes [129, +64) of input, which has 192");
+  damaged([](Columns& c) { c.dst_offset[0] = 96; }, Code::bounds, "overlap");
+  damaged([](Columns& c) { c.nbytes[0] = 63; }, Code::shape, "no whole number of float32");
+  Columns reads(0, 1);
+  reads.scalars.bytes[1] = 64;
+  reads.compute(0, 0);
+  reads.compute(0, 5, {{Buffer::output, 0}, {Buffer::output, 32}}, 32);
+  CHECK_OK(compile(reads));
+  reads.compute(0, 1, {{Buffer::output, 48}}, 32);
+  refused(reads, Code::bounds, "source bytes [48, +32) of output, which has 64");
+}
+
 TEST(memory_of_unattached_ranks_is_refused) {
   const Columns columns = check::direct_all_reduce(0, 2, 64, DType::float32, RedOp::sum, true);
   Site site(0, 2);
@@ -115,7 +148,8 @@ TEST(random_damage_is_refused_or_harmless) {
   const std::int32_t values[] = {-1000000, -2, -1, 0, 1, 2, 3, 4, 5, 100, 65536, INT32_MAX, INT32_MIN};
   int passed = 0;
   for (int trial = 0; trial < 20000; ++trial) {
-    Columns c = check::direct_all_reduce(1, 3, 64, DType::float32, RedOp::sum, trial % 2 == 0);
+    Columns c = trial % 4 == 3 ? check::matmul_reduce_scatter(1, 3, 64, DType::float32)
+                               : check::direct_all_reduce(1, 3, 64, DType::float32, RedOp::sum, trial % 2 == 0);
     for (int k = 0; k < 3; ++k) {
       std::vector<std::int32_t>* const columns[] = {&c.channel, &c.peer, &c.sig_channel, &c.src_begin, &c.src_count, &c.src_rank, &c.ready_to};
       auto& column = *columns[random() % 7];

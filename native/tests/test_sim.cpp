@@ -18,7 +18,7 @@ namespace {
 struct Case {
   std::vector<std::int32_t> rank, channel, peer, sig_channel, value, link_a, link_b;
   std::vector<std::uint8_t> kind;
-  std::vector<std::int64_t> work, compute, ready, request;
+  std::vector<std::int64_t> work, hold, compute, ready, request;
   std::vector<std::int64_t> rate{1'000'000'000, 1'000'000'000, 1'000'000'000, 1'000'000'000, 2'000'000'000, 2'000'000'000};
   std::vector<std::int64_t> latency{600, 400, 600, 400, 0, 0};
   std::vector<std::int64_t> late{0, 0};
@@ -30,7 +30,8 @@ struct Case {
     const bool local = k == Kind::copy || k == Kind::reduce || p == r || p < 0;
     const std::int32_t from = k == Kind::get ? p : r, to = k == Kind::get ? r : p;
     rank.push_back(r), channel.push_back(ch), kind.push_back(static_cast<std::uint8_t>(k)), peer.push_back(p);
-    sig_channel.push_back(sig), value.push_back(v), work.push_back(bytes), compute.push_back(k == Kind::compute ? bytes * 1000 : 0);
+    sig_channel.push_back(sig), value.push_back(v), work.push_back(bytes), hold.push_back(0);
+    compute.push_back(k == Kind::compute ? bytes * 1000 : 0);
     ready.push_back(0), request.push_back(k == Kind::get ? 1000 : 0);
     link_a.push_back(local ? 4 + r : 2 * from), link_b.push_back(local ? 4 + r : 2 * to + 1);
   }
@@ -39,8 +40,8 @@ struct Case {
     const std::size_t n = rank.size();
     times.assign(5 * n, -7), level.assign(n, -7), finish.assign(late.size(), -7);
     const auto row = [&](std::size_t i) { return std::span(times).subspan(i * n, n); };
-    return sim::simulate_exact({rank, channel, kind, peer, sig_channel, value, work, compute, ready, request, link_a, link_b,
-                                rate, latency, late},
+    return sim::simulate_exact({rank, channel, kind, peer, sig_channel, value, work, hold, compute, ready, request, link_a,
+                                link_b, rate, latency, late},
                                {row(0), row(1), row(2), row(3), row(4), level, finish});
   }
 
@@ -59,6 +60,24 @@ TEST(durations_round_up_and_saturate) {
   CHECK_EQ(sim::duration_ps(1, 3), 333'333'333'334);
   CHECK_EQ(sim::duration_ps(1'000'000'000'000'000, 1'000'000'000), 1'000'000'000'000'000'000);
   CHECK_EQ(sim::duration_ps(std::numeric_limits<std::int64_t>::max(), 1), std::int64_t{1} << 62);
+  CHECK_EQ(sim::duration_ps(1, sim::kInstant - 1), 1);
+  CHECK_EQ(sim::duration_ps(std::numeric_limits<std::int64_t>::max(), sim::kInstant), 0);
+}
+
+TEST(what_a_transfer_holds_beyond_its_bytes_delays_it_and_the_next) {
+  Case c;
+  c.add(Kind::put, 0, 1, 100, 0);
+  c.add(Kind::put, 0, 1, 50, 0);
+  c.hold = {7, 11};
+  CHECK(c.run().status == ExactStatus::ok);
+  CHECK_EQ(c.arrive(0), 7 + 100 * kNs + 1000);
+  CHECK_EQ(c.start(1), 7 + 100 * kNs);
+  CHECK_EQ(c.arrive(1), 7 + 11 + 150 * kNs + 1000);
+  c.hold[1] = std::int64_t{1} << 61;
+  CHECK(c.run().status == ExactStatus::bad_op);
+  c.hold = {(std::int64_t{1} << 61) - 1, (std::int64_t{1} << 61) - 1};
+  c.work = {std::numeric_limits<std::int64_t>::max(), std::numeric_limits<std::int64_t>::max()};
+  CHECK(c.run().status == ExactStatus::overflow);
 }
 
 TEST(nothing_to_do_ends_on_entry) {
@@ -160,6 +179,7 @@ TEST(random_columns_are_refused_or_simulated) {
       std::vector<std::int32_t>* columns[] = {&c.rank, &c.channel, &c.peer, &c.sig_channel, &c.value, &c.link_a, &c.link_b};
       (*columns[draw(0, 6)])[op] = static_cast<std::int32_t>(extreme[draw(0, 4)]);
       if (draw(0, 3) == 0) c.work[op] = extreme[draw(0, 4)] * 4'000'000'000;
+      if (draw(0, 3) == 0) c.hold[op] = extreme[draw(0, 4)] * 4'000'000'000;
       if (draw(0, 7) == 0) c.kind[op] = static_cast<std::uint8_t>(draw(0, 255));
     }
     const auto result = c.run();

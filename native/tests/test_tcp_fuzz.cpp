@@ -16,6 +16,7 @@ constexpr std::uint64_t kRegion = 100000;
 constexpr std::byte kGuardByte{0xa5};
 
 struct Victim {
+  Hearer hearer;
   std::vector<std::byte> memory = std::vector<std::byte>(kGuard + kRegion + kGuard, kGuardByte);
   std::vector<std::atomic<std::uint64_t>> counters = std::vector<std::atomic<std::uint64_t>>(2 * kChannels);
   TcpTransport transport{0, SignalTable(counters.data(), 2, kChannels, kChannels), {}, nullptr};
@@ -23,7 +24,10 @@ struct Victim {
   std::vector<LinkEvent> events;
   std::vector<std::byte> destination = std::vector<std::byte>(5000);
 
-  Victim() { CHECK_OK(transport.register_region(1, memory.data() + kGuard, kRegion)); }
+  Victim() {
+    transport.set_receiver(&hearer);
+    CHECK_OK(transport.register_region(1, memory.data() + kGuard, kRegion));
+  }
   bool guards_hold() const {
     for (std::uint64_t i = 0; i < kGuard; ++i)
       if (memory[i] != kGuardByte || memory[kGuard + kRegion + i] != kGuardByte) return false;
@@ -31,9 +35,20 @@ struct Victim {
   }
 };
 
+// What the next frames of a stream are numbered.
+struct Numbers {
+  std::uint32_t signal = 0;
+  std::uint32_t segment = 0;
+};
+
 // A plausible header: mostly valid, sometimes just past a bound.
-FrameHeader plausible(std::mt19937& random, std::uint32_t& signal_number) {
+FrameHeader plausible(std::mt19937& random, Numbers& next) {
   FrameHeader header;
+  if (random() % 12 == 0) {
+    header.type = FrameType::ack;
+    header.ack = random() % 3;
+    return header;
+  }
   header.type = static_cast<FrameType>(random() % 10 < 8 ? 1 : 2 + (random() % 20 == 0));
   header.key = random() % 200 == 0 ? static_cast<std::uint32_t>(random()) : 1;
   header.nbytes = random() % 4 == 0 ? 0 : random() % 600;
@@ -42,14 +57,23 @@ FrameHeader plausible(std::mt19937& random, std::uint32_t& signal_number) {
   if (random() % 200 == 0) header.nbytes = (std::uint64_t{random()} << 32) | random();
   if (header.type == FrameType::put && random() % 2 == 0) {
     header.signal = random() % 200 == 0 ? static_cast<std::int32_t>(random()) : 0;
-    header.sequence = random() % 200 == 0 ? static_cast<std::uint32_t>(random()) : signal_number++;
+    header.sequence = random() % 200 == 0 ? static_cast<std::uint32_t>(random()) : next.signal++;
   }
+  if (header.type == FrameType::put)
+    header.segment = random() % 300 == 0 ? next.segment + random() % 8000 : next.segment++;
   if (header.type == FrameType::get_reply) header.sequence = random() % 3;
+  if (header.type == FrameType::put && random() % 3 == 0) {
+    header.notice = true;
+    header.urgent = random() % 2 == 0;
+    header.lane = static_cast<std::uint32_t>(random());
+    header.number = static_cast<std::uint32_t>(random());
+  }
+  if (random() % 3 == 0) header.ack = random() % 50 == 0 ? static_cast<std::uint32_t>(random()) : random() % 4;
   return header;
 }
 
-void append_frame(std::vector<std::byte>& stream, std::mt19937& random, std::uint32_t& signal_number) {
-  const FrameHeader header = plausible(random, signal_number);
+void append_frame(std::vector<std::byte>& stream, std::mt19937& random, Numbers& next) {
+  const FrameHeader header = plausible(random, next);
   FrameBytes bytes;
   encode(header, bytes);
   const unsigned how = random() % 150;
@@ -104,9 +128,18 @@ TEST(no_stream_of_bytes_does_harm) {
         get.source = {1, 0};
         CHECK_OK(victim.transport.get(get));
       }
+      for (unsigned i = 0; i < random() % 3; ++i) {
+        Put put;
+        put.peer = 1;
+        put.source = victim.destination.data();
+        put.nbytes = 700;
+        put.destination = {1, 0};
+        put.confirmed = true;
+        CHECK_OK(victim.transport.put(put));
+      }
       std::vector<std::byte> stream;
-      std::uint32_t signal_number = 0;
-      for (unsigned i = 0, n = 1 + random() % 60; i < n; ++i, ++written) append_frame(stream, random, signal_number);
+      Numbers next;
+      for (unsigned i = 0, n = 1 + random() % 60; i < n; ++i, ++written) append_frame(stream, random, next);
       std::mt19937 cuts(static_cast<std::uint32_t>(connections));  // its own: how much a socket takes is not ours to fix
       const bool ended = feed(victim, pair[1], stream, cuts);
       ::close(pair[1]);
@@ -131,8 +164,8 @@ TEST(no_header_is_taken_for_another) {
   long accepted = 0;
   for (long i = 0; i < headers; ++i) {
     FrameBytes bytes;
-    std::uint32_t number = 0;
-    encode(plausible(random, number), bytes);
+    Numbers next;
+    encode(plausible(random, next), bytes);
     for (unsigned k = random() % 4; k > 0; --k) bytes[random() % kFrameCheckAt] = static_cast<std::byte>(random());
     const std::uint32_t check = frame_check(bytes);
     for (std::size_t k = 0; k < 4; ++k) bytes[kFrameCheckAt + k] = static_cast<std::byte>(check >> (8 * k));

@@ -1,11 +1,12 @@
 """Stand-ins for the nouns, so that browser tests need neither engine nor simulator.
 
-Is: a trace of a ring all_reduce with channels, NICs, copies and waits; a million spans; a topology; a schedule.
-Is not: a model of anything real.
+Is: a trace of a ring all_reduce with channels, NICs, copies and waits; a million spans; a topology; a schedule; a world
+whose NICs can be pulled. Is not: a model of anything real.
 """
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -178,3 +179,147 @@ def schedule(n: int = 8) -> SimpleNamespace:
         dtype="float32",
         reasons=("ring: 2 (n - 1) / n of the bytes cross each link, the least there is",),
     )
+
+
+class FakeFaults:
+    """`world.faults`: what is done to it holds at once; the engine's events follow as if a NIC had been lost and replaced."""
+
+    WORDS = {"nic_down": "down", "cable": "unplugged", "black_hole": "silent", "cap": "capped", "flap": "flapping"}
+    VERDICTS = {"nic_down": "own_nic", "cable": "own_cable", "black_hole": "own_nic"}
+
+    def __init__(self, gpus: int = 4, n: int = 8) -> None:
+        self.gpus, self.n = gpus, n
+        self.log: list[SimpleNamespace] = []
+        self.calls: list[tuple[float, str]] = []  # time.time() and the Python of each call
+        self.coming: list[dict] = []
+
+    def __getattr__(self, kind: str):
+        if kind not in (*self.WORDS, "pause", "kill"):
+            raise AttributeError(kind)
+        return lambda **where: self.do(kind, where)
+
+    def do(self, kind: str, where: dict) -> SimpleNamespace:
+        if kind == "flap":
+            raise RuntimeError("this fabric cannot flap: use nic_down")
+        said = ", ".join(f'{k}="{v}"' if isinstance(v, str) else f"{k}={v}" for k, v in where.items())
+        place = {"node": None, "nic": None, "rank": None, **{k: v for k, v in where.items() if k in ("node", "nic", "rank")}}
+        made = SimpleNamespace(number=len(self.log) + 1, kind=kind, state="active", fired=4, time_ns=time.monotonic_ns(), undone_ns=0,
+                               python=f"world.faults.{kind}({said})", **place)  # fmt: skip
+        self.log.append(made)
+        self.calls.append((time.time(), made.python))
+        if kind in self.VERDICTS:
+            self.react(made)
+        return made
+
+    def react(self, fault: SimpleNamespace) -> None:
+        """Both ends of every path lose it, send again over others, and agree whose fault it is."""
+        far = 1 - fault.node
+        for k in range(2):
+            own, peer = fault.node * self.gpus + k, far * self.gpus + k
+            at = fault.time_ns + 1_200_000 + k * 200_000
+            for rank, other, node in ((own, peer, fault.node), (peer, own, far)):
+                base = {"rank": rank, "node": node, "nic": fault.nic, "peer": other, "peer_nic": fault.nic, "verdict": "none"}
+                mine = node == fault.node
+                verdict = self.VERDICTS[fault.kind] if mine else self.VERDICTS[fault.kind].replace("own", "peer")
+                proof = f"probes {fault.node}-{far} lost, {fault.node}-third lost, third-{far} answered"
+                self.coming += [
+                    {**base, "time_ns": at, "kind": "lost", "text": "connection reset by peer"},
+                    {**base, "time_ns": at + 5_000_000, "kind": "resumed", "text": f"3 segments sent again over NIC {(fault.nic + 1) % 4}"},
+                    {**base, "time_ns": at + 11_000_000, "kind": "verdict", "text": proof, "verdict": verdict},
+                ]  # fmt: skip
+
+    @property
+    def events(self) -> list[dict]:
+        return [event for event in self.coming if event["time_ns"] <= time.monotonic_ns()]
+
+    def history(self, since_ns: int) -> list[dict]:
+        found = list(self.events)
+        for fault in self.log:
+            about = {"what": fault.kind, "python": fault.python, "text": "", "number": fault.number}
+            about |= {k: getattr(fault, k) for k in ("node", "nic", "rank") if getattr(fault, k) is not None}
+            found.append({"kind": "injected", "time_ns": fault.time_ns, **about})
+            if fault.undone_ns:
+                found.append({"kind": "undone", "time_ns": fault.undone_ns, **about})
+        return sorted(found, key=lambda event: event["time_ns"])
+
+    def undo(self, number: int) -> None:
+        fault = self.log[number - 1]
+        fault.state, fault.undone_ns = "undone", time.monotonic_ns()
+        self.calls.append((time.time(), f"world.faults.undo({number})"))
+        if fault.kind in self.VERDICTS:
+            base = {"rank": fault.node * self.gpus, "node": fault.node, "nic": fault.nic, "peer": (1 - fault.node) * self.gpus}
+            text = "5 probes in order answered"
+            self.coming.append({**base, "peer_nic": fault.nic, "time_ns": fault.undone_ns + 120_000_000, "kind": "back", "text": text})
+
+    def heal(self) -> None:
+        for fault in self.log:
+            if fault.state == "active" and fault.kind != "kill":
+                self.undo(fault.number)
+
+    def state(self) -> dict:
+        return {(f.node, f.nic): self.WORDS[f.kind] for f in self.log if f.state == "active" and f.kind in self.WORDS}
+
+    def ranks(self) -> dict:
+        words = {"pause": "paused", "kill": "killed"}
+        return {f.rank: words[f.kind] for f in self.log if f.state == "active" and f.kind in words}
+
+
+class FaultyWorld:
+    """A world that runs for ever: every NIC carries 70 % of its line rate; where one is dead, the others of its node its share."""
+
+    STEP_NS = 4_000_000
+    REPAIR_NS = 6_500_000
+
+    def __init__(self, nodes: int = 2, gpus: int = 4) -> None:
+        self.topology = topology(nodes, gpus)
+        self.faults = FakeFaults(gpus, nodes * gpus)
+        self.feed = SimpleNamespace(poll=self.poll)
+        self.at = time.monotonic_ns()
+        self.cancelled, self.step = 0, 0
+
+    def dead(self, node: int, nic: int, at: int) -> int:
+        """For how long a NIC has been dead at a time, in ns; -1: it is not."""
+        for f in self.faults.log:
+            held = (f.node, f.nic) == (node, nic) and f.kind in FakeFaults.VERDICTS
+            if held and f.time_ns <= at and (not f.undone_ns or at < f.undone_ns + 120_000_000):
+                return at - f.time_ns
+        return -1
+
+    def share(self, node: int, nic: int, at: int) -> float:
+        """Of the line rate."""
+        if self.dead(node, nic, at) >= 0:
+            return 0.0
+        capped = any((f.node, f.nic, f.kind, f.state) == (node, nic, "cap", "active") for f in self.faults.log)
+        for other in range(self.topology.nics_per_node):
+            if 0 <= self.dead(node, other, at) < self.REPAIR_NS and nic == other:
+                return 0.0
+            if self.dead(node, other, at) >= self.REPAIR_NS:
+                return 0.5 if capped else 0.93
+        return 0.5 if capped else 0.7
+
+    def poll(self) -> tuple[np.ndarray, int]:
+        rows, now = [], time.monotonic_ns()
+        gpus, n = self.topology.nics_per_node, self.topology.n_ranks
+        while self.at + self.STEP_NS <= now:
+            begin, end = self.at, self.at + self.STEP_NS
+            for rank in range(n):
+                node, nic, peer = rank // gpus, rank % gpus, (rank + gpus) % n
+                base = {"rank": rank, "node": node, "step": self.step % 14, "op_id": self.step * n + rank, "peer": peer, "coll_id": 1}
+                rows.append({**base, "track": Track.channel, "kind": SpanKind.put, "begin_ns": begin, "end_ns": end - 300_000})
+                share = min(self.share(node, nic, begin), self.share(1 - node, nic, begin))
+                for track in (Track.nic_tx, Track.nic_rx):
+                    if share:
+                        rows.append({**base, "track": track, "kind": SpanKind.segment, "index": nic, "begin_ns": begin, "end_ns": end,
+                                     "nbytes": int(share * self.STEP_NS)})  # fmt: skip
+            self.at, self.step = end, self.step + 1
+        columns = columns_of(rows)
+        spans = np.zeros(len(rows), [(name, dtype) for name, dtype in COLUMNS.items()])
+        for name in COLUMNS:
+            spans[name] = columns[name]
+        return spans, 0
+
+    def status(self) -> dict:
+        return {"state": "running", "collective": "all_reduce", "algorithm": "ring", "nbytes": 256 << 20}
+
+    def cancel(self) -> None:
+        self.cancelled += 1

@@ -109,12 +109,9 @@ class Host:
             self.view._on_message(self.view, content, [])
 
     def drain(self) -> None:
-        """Delivers what was sent."""
-        while True:
-            try:
-                content, buffers = self.sent.get_nowait()
-            except queue.Empty:
-                return
+        """Delivers what was sent by now; what a live source goes on sending waits for the next turn."""
+        for _ in range(self.sent.qsize()):
+            content, buffers = self.sent.get_nowait()
             self.messages.append(content)
             self.sizes.append(sum(len(b) for b in buffers))
             if not self.lose(content):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,15 @@ LIVE = [
     "run = world.start(ccl.plan('all_reduce', topology, nbytes='256MiB', algorithm='ring'))\n"
     "try:\n    await run\nexcept ccl.errors.AbortedError as error:\n    print('cancelled by a click:', type(error).__name__)",
     "print('spans', len(panel.trace), 'selected', len(panel.selection))\nworld.close()",
+]
+
+FAULT = [
+    LIVE[0],
+    "import time\n"
+    "run = world.start(ccl.plan('all_reduce', topology, nbytes='256MiB', algorithm='ring'))\n"
+    "try:\n    await run\nexcept ccl.errors.CclError as error:\n    print('ended:', type(error).__name__)",
+    "fault = world.faults.log[0]\n"
+    "print('pulled', fault.python, fault.state, fault.time_ns + time.time_ns() - time.monotonic_ns(), 'end')\nworld.close()",
 ]
 
 STATIC = [
@@ -92,6 +102,38 @@ def test_a_live_run_can_be_cancelled_by_a_click_while_it_is_awaited(lab: Lab, la
     text = lab.wait_output(page, "selected")
     assert "cancelled by a click: AbortedError" in text
     page.locator(".ccl-sub", has_text="closed").first.wait_for(timeout=10_000)
+
+
+def test_a_click_pulls_a_nic_within_a_quarter_second_while_a_run_is_awaited(lab: Lab, lab_page) -> None:
+    pytest.importorskip("ccl_lab._core", reason="the native engine is not built")
+    page = lab_page
+    lab.write("fault.ipynb", FAULT)
+    lab.open(page, "fault.ipynb")
+    lab.run_all(page)
+    page.wait_for_function(
+        "() => [...document.querySelectorAll('.ccl-view')].some((v) => v.cclTimeline?.store.spans > 50)",
+        timeout=90_000,
+    )
+    cells = page.locator(".jp-Notebook .jp-Cell").count()
+    page.evaluate("() => document.addEventListener('click', () => (window.clicked = Date.now()), true)")
+    page.locator(".hit[data-key='n0.1']").focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("b")
+    page.locator(".ccl-menu [role=menuitem]", has_text="NIC down").click()
+    clicked = page.evaluate("() => clicked")
+    page.locator(".ccl-log li", has_text="NIC down").wait_for(timeout=10_000)
+    page.wait_for_function(
+        "() => [...document.querySelectorAll('.ccl-view')].some((v) => v.cclTimeline?.flags.some((f) => f.text.includes('NIC down')))",
+        timeout=10_000,
+    )
+    page.locator("[aria-label='faults and recovery'] button", has_text="undo").click()
+    page.locator(".ccl-log li", has_text="NIC down undone").wait_for(timeout=10_000)
+    page.locator("button", has_text="cancel run").first.click()
+    text = lab.wait_output(page, "pulled")
+    found = re.search(r"pulled world\.faults\.nic_down\(node=0, nic=1\) undone (\d+) end", text)
+    assert found, text[-2000:]
+    assert int(found[1]) / 1e6 - clicked < 250
+    assert page.locator(".jp-Notebook .jp-Cell").count() == cells, "the keys of the menu reached the notebook"
 
 
 def test_run_all_of_the_tour(lab: Lab, lab_page) -> None:

@@ -1,7 +1,8 @@
 """Feeds damaged files to every reader of foreign bytes: `python -m tests.fuzz --inputs 1000000 --seed 1`.
 
-Half of the inputs go to the schedule readers, half to the trace readers. The seed and the number of the input are
-printed, so that a finding can be replayed with fuzz_codec.py or fuzz_trace.py.
+Half of the inputs go to the schedule readers, a quarter each to the readers of our traces and to the importers of
+others'. The seed and the number of the input are printed, so that a finding can be replayed with fuzz_codec.py,
+fuzz_trace.py or fuzz_import.py.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 import fuzz_codec  # noqa: E402
+import fuzz_import  # noqa: E402
 import fuzz_trace  # noqa: E402
 
 
@@ -31,7 +33,8 @@ def main() -> None:
             f"{accepted:,} were schedules, none crashed",
             flush=True,
         )
-    fuzz_trace.run(given.inputs // 2, given.seed)
+    fuzz_trace.run(given.inputs // 4, given.seed)
+    fuzz_import.run(given.inputs // 4, given.seed, list(fuzz_import.READERS))
 
 
 if __name__ == "__main__":

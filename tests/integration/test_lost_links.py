@@ -1,7 +1,8 @@
-"""A NIC that goes down, and memory that is not there: named errors on every rank, and the world goes on after them."""
+"""Without failover: a NIC that goes down, and memory that is not there, are named on every rank, and the world goes on."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 
@@ -14,8 +15,10 @@ from ccl_lab.trace.columns import Track
 @pytest.fixture(scope="module")
 def world() -> Iterator[ccl.World]:
     topology = ccl.Topology.cluster(nodes=2, gpus_per_node=1, nics_per_node=2, nic_gbits_per_s=1)
-    with ccl.World(topology, timeout="10s") as world:
-        yield world
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CCL_LAB_FAILOVER", "off")
+        with ccl.World(topology, timeout="10s") as world:
+            yield world
 
 
 def test_a_message_larger_than_registered_memory(world: ccl.World) -> None:
@@ -38,6 +41,40 @@ def test_a_nic_that_is_down_is_named(world: ccl.World) -> None:
     run = world.start(schedule)
     run.wait(10)
     run.check()
+
+
+def _sockets(pid: int) -> list[str]:
+    """Descriptors of a process that are sockets."""
+    found = []
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            if os.readlink(f"/proc/{pid}/fd/{fd}").startswith("socket:"):
+                found.append(fd)
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.parametrize("connections", [1, 3])
+def test_connections_of_a_pair_of_nics(connections: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CCL_LAB_CONNECTIONS", str(connections))
+    monkeypatch.setenv("CCL_LAB_FAILOVER", "off")
+    topology = ccl.Topology.cluster(nodes=2, gpus_per_node=1, nics_per_node=2, nic_gbits_per_s=100)
+    with ccl.World(topology, timeout="20s") as world:
+        before = [len(_sockets(pid)) for pid in world.status()["pids"].values()]
+        for collective in ("all_reduce", "all_to_all"):
+            run = world.start(ccl.plan(collective, topology, nbytes="3MiB", channels=2), repeat=3)
+            run.wait(20)
+            run.check()
+        after = [len(_sockets(pid)) for pid in world.status()["pids"].values()]
+    assert [b - a for a, b in zip(before, after, strict=True)] == [2 * connections] * 2
+
+
+@pytest.mark.parametrize("wrong", ["0", "65", "many"])
+def test_a_number_of_connections_that_cannot_be(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CCL_LAB_CONNECTIONS", wrong)
+    with pytest.raises(ccl.ConfigError, match="CCL_LAB_CONNECTIONS"):
+        ccl.World(2)
 
 
 def test_a_nic_pulled_in_the_middle_ends_the_run_on_every_rank(world: ccl.World) -> None:

@@ -22,14 +22,14 @@ JUDGED_RUNS = 16
 
 
 def small_schedules(collective: str, name: str) -> list:
-    """Schedules of an algorithm small enough for hundreds of runs, odd and even, flat and on nodes, in and out of place."""
+    """Schedules of an algorithm small enough for hundreds of runs, odd and even, flat and on nodes, in and out of place, some in slices."""
     grid = Topology.cluster(nodes=2, gpus_per_node=2, nics_per_node=2)
     found = []
-    for topology, channels in ((3, 2), (grid, 1), (4, 1), (5, 1)):
+    for topology, channels, nbytes in ((3, 2, "4KiB"), (grid, 1, "4KiB"), (4, 1, "4KiB"), (5, 1, "4KiB"), (3, 1, "2MiB")):
         for in_place in (False, True):
             options = {"in_place": in_place, "root": 1, "peer": 2, "channels": channels}
             try:
-                schedule = plan(collective, topology, "4KiB", algorithm=name, **options)
+                schedule = plan(collective, topology, nbytes, algorithm=name, **options)
             except CclError:
                 continue
             if not found or len(schedule.ops) < 150:

@@ -20,9 +20,10 @@ class Oracle:
     """Runs one schedule; afterwards begin, end, start, leave, arrive, level: {op_id: ps} and finish: [ps per rank]."""
 
     def __init__(self, schedule: Any, topology: Any, op_bytes: Any, late: list[int] | None = None,
-                 compute: Any = None) -> None:  # fmt: skip
+                 compute: Any = None, alpha: int = 0) -> None:  # fmt: skip
         self.ops = list(schedule.ops)
         self.topology, self.op_bytes, self.compute = topology, [int(b) for b in op_bytes], compute
+        self.alpha = alpha
         self.late = late or [0] * schedule.n_ranks
         self.channels: dict[tuple[int, int], list[Any]] = defaultdict(list)
         for op in self.ops:
@@ -123,7 +124,8 @@ class Oracle:
 
     def duration(self, op: Any, link: Any) -> int:
         work = self.op_bytes[op.op_id] * (len(op.sources) if op.kind == Kind.reduce else 1)
-        return -(-work * 10**12 // self.rate(link))
+        held = self.alpha if work and link[0] != "local" else 0
+        return held + (0 if self.rate(link) >= 2**62 else -(-work * 10**12 // self.rate(link)))
 
     # events
 

@@ -24,14 +24,15 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 CONDA_ONLY = {"python", "cxx-compiler", "make", "pip"}
 NOT_IN_CONDA = {"tomli"}  # only Python 3.10 needs it
 WORKERS = ("planner", "verifier", "simulator", "widgets")
-COMPOSERS = {"__init__.py", "world.py", "communicator.py"}
+COMPOSERS = {"__init__.py", "world.py", "elastic_world.py", "communicator.py"}
 
 PUBLIC = {
     "AbortedError", "BoundsError", "Buffer", "Builder", "CclError", "Collective", "Communicator", "ConfigError",
-    "ConnectError", "ContributionError", "DType", "DeadlockError", "DecodeError", "DtypeError", "Kind", "LinkDownError",
+    "ConnectError", "ContributionError", "DType", "DeadlockError", "DecodeError", "DtypeError", "Emulated", "FaultScript", "Kind",
+    "LinkDownError", "Matmul",
     "OpTimeout", "PeerLostError", "Proof", "RaceError", "RedOp", "RegistrationError", "Run", "Schedule", "ScheduleError",
     "ShapeError", "Topology", "Trace", "TransportError", "UnsupportedError", "UsageError", "Work", "World",
-    "__version__", "discover", "errors", "export_html", "init", "interpret", "plan", "simulate", "verify",
+    "__version__", "discover", "empty", "errors", "export_html", "init", "interpret", "plan", "simulate", "verify",
 }  # fmt: skip
 
 
@@ -160,6 +161,12 @@ def test_only_config_reads_the_environment() -> None:
     assert readers <= {"ccl_lab/config.py"}, readers
 
 
+def test_only_the_torch_backend_and_overlap_import_torch() -> None:
+    pattern = re.compile(r"^\s*(import torch\b|from torch\b)", re.MULTILINE)
+    users = {str(p.relative_to(ROOT / "ccl_lab")) for p in (ROOT / "ccl_lab").rglob("*.py") if pattern.search(p.read_text())}
+    assert all(user.startswith(("torch_backend/", "overlap/")) for user in users), users
+
+
 def test_at_most_25_environment_keys() -> None:
     from ccl_lab.config_keys import KEYS
 
@@ -170,7 +177,7 @@ NOTEBOOKS = sorted((ROOT / "labs").rglob("*.ipynb"))
 
 
 def test_there_are_notebooks() -> None:
-    assert {"00_tour.ipynb", "01_alpha_beta.ipynb", "02_ring.ipynb", "01_ring_all_gather.ipynb"} <= {
+    assert {"00_tour.ipynb", "01_alpha_beta.ipynb", "02_ring.ipynb", "17_one_node.ipynb", "01_ring_all_gather.ipynb"} <= {
         p.name for p in NOTEBOOKS
     }
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 import gc
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import traceback
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -212,6 +215,57 @@ def test_wait_gives_up_and_cancel_ends():
         work.wait(10)
     assert time.monotonic() - begin < 5
     work.cancel("again")
+    for engine in engines:
+        engine.close()
+
+
+def test_run_drives_itself_and_says_where_it_cannot():
+    engines = pair()
+    programs = [engine.compile(ring_all_gather(rank, 2, 64)) for rank, engine in enumerate(engines)]
+    buffers = [(engine.empty(64)[1], engine.empty(128)[1].view(ml_dtypes.bfloat16).reshape(2, 32)) for engine in engines]
+    for rank in range(2):
+        buffers[rank][0][:] = rank + 1
+    before = threading.active_count()
+    other = threading.Thread(target=engines[1].run, args=(programs[1], *buffers[1]), kwargs={"coll_id": 1, "timeout_s": 20})
+    other.start()
+    begin, end = engines[0].run(programs[0], *buffers[0], coll_id=1, timeout_s=20)
+    other.join()
+    assert 0 < begin <= end <= time.monotonic_ns() and threading.active_count() == before
+    assert buffers[0][1].view(np.uint8).reshape(-1).tolist() == [1] * 64 + [2] * 64
+    assert engines[0].run(programs[0], np.zeros(64, np.uint8), buffers[0][1], coll_id=2, timeout_s=1) is None
+    assert engines[0].run(programs[0], buffers[0][0], buffers[0][0], coll_id=2, timeout_s=1, apart=True) is None
+    with pytest.raises(ShapeError, match="has 63 bytes"):
+        engines[0].run(programs[0], buffers[0][0][:63], buffers[0][1], coll_id=2, timeout_s=1)
+    with pytest.raises(ValueError, match="contiguous"):
+        engines[0].run(programs[0], buffers[0][0][::2], buffers[0][1], coll_id=2, timeout_s=1)
+    for engine in engines:
+        engine.close()
+
+
+def test_waiting_holds_no_gil_and_lets_signals_through():
+    engines = pair()
+    programs = [engine.compile(ring_all_gather(rank, 2, 64)) for rank, engine in enumerate(engines)]
+    buffers = [(engine.empty(64)[1], engine.empty(128)[1]) for engine in engines]
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for run in (engines[0].run, lambda *a, **k: engines[0].start(*a, **k).wait()):
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            begin = time.monotonic()
+            with pytest.raises(KeyboardInterrupt):
+                run(programs[0], *buffers[0], coll_id=1, timeout_s=30)
+            assert time.monotonic() - begin < 5
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+    # Both were started, go on without anybody, and are followed by a third, in that order.
+    third = engines[0].start(programs[0], *buffers[0], coll_id=3, timeout_s=30)
+    works = [engines[1].start(programs[1], *buffers[1], coll_id=i, timeout_s=30) for i in range(3)]
+    assert works[2].wait(20) and third.wait(20)
+    assert all(work.done() and work.error() is None for work in works)
+    assert works[0].end_ns <= works[1].begin_ns <= works[2].begin_ns
     for engine in engines:
         engine.close()
 

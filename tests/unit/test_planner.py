@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from ccl_lab.errors import DtypeError, ShapeError, UsageError
-from ccl_lab.ir import Kind
+from ccl_lab.ir import Buffer, Kind, collectives
 from ccl_lab.planner import ALGORITHMS, algorithms, estimate, plan
 from ccl_lab.planner.all_reduce_double_binary_tree import trees_of
+from ccl_lab.planner.choose import IN_PLACE
 from ccl_lab.planner.orders import ring_orders, tree_order
+from ccl_lab.planner.problem import make_problem
 from ccl_lab.topo import Topology
 
 TWO_NODES = Topology.cluster(nodes=2, gpus_per_node=4, nics_per_node=4, nic_gbits_per_s=0.5)
@@ -21,9 +23,18 @@ NAMES = [(collective, name) for collective, known in ALGORITHMS.items() for name
 
 
 def sent_bytes(schedule) -> np.ndarray:
-    """Bytes that each rank puts."""
-    puts = schedule.ops.kind == Kind.put
-    return np.bincount(schedule.ops.rank[puts], weights=schedule.layout().op_bytes()[puts], minlength=schedule.n_ranks)
+    """Bytes that each rank puts, or reads from peers in place."""
+    ops, nbytes = schedule.ops, schedule.layout().op_bytes()
+    puts = ops.kind == Kind.put
+    sent = np.bincount(ops.rank[puts], weights=nbytes[puts], minlength=schedule.n_ranks)
+    reader = np.repeat(np.arange(len(ops)), ops.src_count)
+    reader = reader[ops.src_rank != ops.rank[reader]]
+    return sent + np.bincount(ops.rank[reader], weights=nbytes[reader], minlength=schedule.n_ranks)
+
+
+def fits(collective: str, name: str, topology: Topology) -> bool:
+    options = {"dtype": "float32", "redop": "sum", "in_place": False, "root": 0, "peer": 1, "channels": None, "counts": None}
+    return not ALGORITHMS[collective][name].misfit(make_problem(collective, topology, "1MiB", **options))
 
 
 # -- bad input
@@ -54,6 +65,9 @@ def sent_bytes(schedule) -> np.ndarray:
     ({"collective": "all_to_allv", "counts": np.triu(np.ones((4, 4), int)), "in_place": True}, ShapeError, "symmetric"),
     ({"topology": UNEVEN, "algorithm": "hierarchical"}, UsageError, "different numbers of ranks"),
     ({"topology": Topology.cluster(3, 1, 1), "algorithm": "hierarchical"}, UsageError, "does not fit"),
+    ({"topology": TWO_NODES, "algorithm": "one_pass"}, UsageError, "ranks are on 2 nodes"),
+    ({"topology": Topology.preset("h100", 1), "algorithm": "flat"}, UsageError, "memory of its own (device 'cuda')"),
+    ({"algorithm": "two_level", "mapped": False}, UsageError, "the transport keeps ranks from reading"),
 ])  # fmt: skip
 def test_bad_input_is_named(options: dict, error: type[Exception], words: str) -> None:
     given = {"collective": "all_reduce", "topology": 4, "nbytes": "1MiB", **options}
@@ -153,24 +167,99 @@ def test_tree_order_enters_each_node_once() -> None:
 
 
 def test_auto_takes_few_steps_for_small_and_few_bytes_for_large() -> None:
-    assert plan("all_reduce", 8, 64).algorithm in ("direct", "hierarchical", "halving_doubling")
+    rows = Topology.cluster(16, 1, 1)
+    assert plan("all_reduce", 8, 64, mapped=False).algorithm in ("direct", "hierarchical", "halving_doubling")
     assert plan("all_reduce", TWO_NODES, "64MiB").algorithm == "hierarchical"
     assert plan("all_reduce", UNEVEN, "64MiB").algorithm != "hierarchical"
-    assert plan("broadcast", 16, 64).algorithm == "binomial"
-    assert plan("broadcast", 16, "256MiB").algorithm == "pipelined_ring"
+    assert plan("broadcast", rows, 64).algorithm == "binomial"
+    assert plan("broadcast", rows, "256MiB").algorithm == "pipelined_ring"
     assert plan("all_reduce", Topology.preset("h100", 128), "1MiB").algorithm != "direct"
 
 
-def test_auto_takes_the_cheapest_estimate_and_says_so() -> None:
+@pytest.mark.parametrize("topology", [TWO_NODES, Topology.cluster(1, 8, 1), Topology.preset("h100", 1)], ids=lambda t: t.name)
+def test_auto_takes_the_cheapest_estimate_and_says_so(topology: Topology) -> None:
     for collective in ALGORITHMS:
+        fitting = [name for name in algorithms(collective) if fits(collective, name, topology)]
         for nbytes in (0, 1000, "64MiB"):
-            schedule = plan(collective, TWO_NODES, nbytes)
-            costs = {name: estimate(collective, TWO_NODES, nbytes, algorithm=name).seconds for name in algorithms(collective)}
+            schedule = plan(collective, topology, nbytes)
+            costs = {name: estimate(collective, topology, nbytes, algorithm=name).seconds for name in fitting}
             assert costs[schedule.algorithm] <= 1.01 * min(costs.values())
             assert schedule.reasons[0].startswith(f"{schedule.algorithm}: ")
             assert schedule.reasons[0].endswith("chosen")
-            assert len(schedule.reasons) == len(costs)
-            assert all("estimated" in reason and "step" in reason for reason in schedule.reasons)
+            assert len(schedule.reasons) == len(algorithms(collective))
+            told = [reason for reason in schedule.reasons if reason.split(":")[0] in costs]
+            assert len(told) == len(costs)
+            assert all("estimated" in reason and "step" in reason for reason in told)
+
+
+def test_auto_reads_in_place_where_one_node_shares_memory_and_only_there() -> None:
+    for collective in ALGORITHMS:
+        for n in (2, 4, 8):
+            schedule = plan(collective, n, "16MiB")
+            assert schedule.algorithm == ("flat" if collective == "barrier" else "one_pass"), (collective, n)
+            assert ("through memory" in schedule.reasons[0]) == (collective != "barrier")
+            assert plan(collective, n, 8).algorithm in IN_PLACE
+            others = (plan(collective, n, "16MiB", mapped=False), plan(collective, Topology.cluster(n, 1, 1), "16MiB"),
+                      plan(collective, Topology.preset("h100", 1), "16MiB"))  # fmt: skip
+            assert not {other.algorithm for other in others} & set(IN_PLACE), collective
+            assert any("does not fit" in reason for reason in others[0].reasons)
+
+
+def test_auto_of_all_reduce_on_shared_memory_goes_by_size_and_ranks() -> None:
+    assert plan("all_reduce", 2, 8).algorithm == plan("all_reduce", 8, 64).algorithm == "flat"
+    assert plan("all_reduce", 2, "64KiB").algorithm == plan("all_reduce", 16, "64KiB").algorithm == "one_pass"
+    unfused = {name: estimate("all_reduce", 64, "64KiB", algorithm=name).seconds for name in ("two_level", "direct", "ring")}
+    assert min(unfused, key=unfused.__getitem__) == "two_level"
+    assert plan("all_reduce", 512, 64).algorithm not in IN_PLACE  # a flag for every other rank is more than 18 hops
+
+
+# -- shared memory
+
+
+def test_memory_traffic_of_shared_memory_algorithms() -> None:
+    message = 8 * 64 * 1024
+    seen = {name: estimate("all_reduce", 8, message, algorithm=name).memory_bytes for name in IN_PLACE}
+    assert seen["one_pass"] == 2 * message  # each rank reads an eighth of 8 inputs, and writes an eighth of 8 outputs
+    assert seen["flat"] == 9 * message
+    assert seen["one_pass"] < seen["two_level"] < seen["flat"]
+    assert estimate("all_gather", 8, message, algorithm="one_pass").memory_bytes == message // 8 + message
+    assert estimate("reduce_scatter", 8, message, algorithm="one_pass").memory_bytes == message + message // 8
+
+
+@pytest.mark.parametrize(("collective", "name"), [(c, name) for c, name in NAMES if name in ("one_pass", "flat")])
+def test_every_sum_is_of_all_ranks_in_order_and_made_once(collective: str, name: str) -> None:
+    """So that whoever carries out the same dataflow, in other pieces and on other ranks, gets the same floats."""
+    n = 5
+    for in_place in (False, True):
+        schedule = plan(collective, n, "4MiB", algorithm=name, in_place=in_place, root=2)
+        ops = schedule.ops
+        sums = np.flatnonzero(ops.kind == Kind.reduce)
+        assert (len(sums) > 0) == (collective in collectives.REDUCING)
+        for op in sums:
+            begin = ops.src_begin[op]
+            assert ops.src_rank[begin : begin + ops.src_count[op]].tolist() == list(range(n))
+            assert set(ops.src_buf[begin : begin + n].tolist()) == {int(Buffer.input)}
+        made = int(schedule.layout().op_bytes()[sums].sum())
+        assert made == {"flat": n, "one_pass": 1}[name] * schedule.layout().message_nbytes() * (len(sums) > 0)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 7, 8, 16, 30, 64])
+def test_shares_stay_small_and_tables_short(n: int) -> None:
+    for collective in ("all_reduce", "all_gather", "broadcast", "reduce"):
+        for nbytes in ("64KiB", "16MiB", "1GiB"):
+            ops = plan(collective, n, nbytes, algorithm="one_pass").ops
+            assert len(ops) <= 140_000
+    schedule = plan("all_reduce", n, n << 20, algorithm="one_pass")
+    assert schedule.layout().op_bytes().max() == 256 * 1024
+
+
+@pytest.mark.parametrize("n", range(2, 40))
+def test_no_rank_of_two_levels_deals_with_all_others(n: int) -> None:
+    ops = plan("all_reduce", n, "1MiB", algorithm="two_level").ops
+    peers = [set(ops.peer[(ops.rank == rank) & (ops.peer >= 0)].tolist()) for rank in range(n)]
+    group = int(n**0.5)
+    assert max(map(len, peers)) <= group - 1 + 1 + n // group - 1
+    assert ops.src_count.max() <= max(group + 1, n // group)
 
 
 def test_reasons_name_what_does_not_fit() -> None:
@@ -196,5 +285,6 @@ def test_one_rank_only_copies() -> None:
 
 def test_plans_are_reproducible() -> None:
     for collective, name in NAMES:
-        digests = {plan(collective, TWO_NODES, "1MiB", algorithm=name).digest for _ in range(2)}
+        topology = 8 if name in IN_PLACE else TWO_NODES
+        digests = {plan(collective, topology, "1MiB", algorithm=name).digest for _ in range(2)}
         assert len(digests) == 1

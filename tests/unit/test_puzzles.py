@@ -71,3 +71,18 @@ def test_show_and_hints() -> None:
     assert "hint 1 of 4" in repr(ring_all_gather.hint())
     with pytest.raises(UsageError, match="hint 9 of ring_all_gather: there are 4"):
         ring_all_gather.hint(9)
+
+
+def test_no_tail_takes_an_order_that_leaves_nothing_and_says_what_is_wrong_with_others():
+    from ccl_lab.errors import UsageError
+    from ccl_lab.puzzles import no_tail
+
+    assert no_tail.check(lambda r, i, n: (r + 1 + i) % n)
+    assert no_tail.check(lambda r, i, n: (r - 1 - i) % n)
+    everybody_alike = no_tail.check(lambda r, i, n: i)
+    assert not everybody_alike and "6 µs stay exposed" in everybody_alike.message
+    assert "never slice 1" in no_tail.check(lambda r, i, n: 0).message
+    assert "raised TypeError" in no_tail.check(lambda r: 0).message
+    assert "[?]" in repr(no_tail.show()) and "hint 3 of 3" in repr(no_tail.hint(3))
+    with pytest.raises(UsageError, match="there are 3"):
+        no_tail.hint(4)

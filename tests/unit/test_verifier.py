@@ -202,7 +202,7 @@ class TestContributions:
 class TestRaces:
     def test_read_before_the_bytes_are_there(self) -> None:
         schedule = ring_all_gather(3)
-        late = altered(schedule, 6, kind=7, sig_channel=-1)  # the first wait becomes a compute: the forward reads too early
+        late = altered(schedule, 6, kind=7, sig_channel=-1, value=0)  # the first wait becomes a compute: the forward reads too early
         rejected(late, RaceError, "reads output[2] of rank 0", "may still write it", "wait at rank 0 for the signal", op_id=9)
 
     def test_source_changed_before_it_left(self) -> None:

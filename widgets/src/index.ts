@@ -9,7 +9,9 @@ import { Session, ViewSpec } from "./model/session";
 import { bandwidthView } from "./views/bandwidth";
 import { changesView } from "./views/changes";
 import { controlsView } from "./views/controls";
+import { FaultsView } from "./views/faults";
 import { Heatmap } from "./views/heatmap";
+import { overlapView } from "./views/overlap";
 import { ScheduleView } from "./views/schedule";
 import { Timeline } from "./views/timeline";
 import { TopologyView } from "./views/topology";
@@ -24,6 +26,8 @@ const VIEWS: Record<string, Make> = {
   schedule: (session, spec, root, signal) => new ScheduleView(session, session.stores.get(spec.source ?? ""), spec, root, signal).frame.root,
   changes: (session, spec) => changesView(session, spec),
   controls: (session, spec, _root, signal) => controlsView(session, spec, signal),
+  faults: (session, spec, _root, signal) => new FaultsView(session, session.stores.get(spec.source ?? "a")!, spec, signal).frame.root,
+  overlap: overlapView,
   bandwidth: bandwidthView,
 };
 

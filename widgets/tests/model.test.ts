@@ -2,12 +2,14 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { ticks, time } from "../src/draw/format";
+import { Faults, sinceCause } from "../src/model/faults";
 import { Ops } from "../src/model/ops";
 import { MAX_BUCKETS, Pyramid } from "../src/model/pyramid";
 import { Receiver } from "../src/model/receive";
 import { Row } from "../src/model/row";
 import { Kind, SpanKind, Track } from "../src/model/schema";
 import { Store } from "../src/model/store";
+import { layoutFlags } from "../src/views/marks_paint";
 import { findHit, parseSearch } from "../src/views/search";
 
 (globalThis as any).requestAnimationFrame = (f: () => void) => setTimeout(f, 0);
@@ -180,4 +182,57 @@ test("axes have round steps in one unit", () => {
   assert.deepEqual(ticks(0, 10e6, 5).map((t) => t.label), ["0 ms", "2 ms", "4 ms", "6 ms", "8 ms", "10 ms"]);
   assert.equal(time(1234), "1.234 µs");
   assert.equal(SpanKind.put, 0);
+});
+
+const told = {
+  version: 3,
+  marks: [
+    { at: "9007199254740999", look: "fault", icon: "⚡", word: "NIC down", where: "node 1 NIC 2", text: "", count: 1, cause: true, node: 1, nic: 2 },
+    { at: "9007199254741999", look: "heal", icon: "▶", word: "resumed", where: "node 1 NIC 2", text: "", count: 4, cause: false, node: 1, nic: 2 },
+  ],
+  downs: [{ node: 1, nic: 2, word: "down", icon: "✕", dead: true, from: "9007199254740999", to: null, repaired: "9007199254741999" }],
+  active: [{ number: 1, word: "NIC down", where: "node 1 NIC 2", python: "", fired: 1, undo: true, node: 1, nic: 2 }],
+  nics: [{ node: 1, nic: 2, state: "down", icon: "✕" }, { node: 0, nic: 0, state: "down", icon: "✕" }],
+  ranks: [{ rank: 3, state: "paused", icon: "‖" }],
+};
+
+test("marks of faults are placed to the nanosecond, also beyond what a double holds", () => {
+  const faults = new Faults(true);
+  faults.take(told);
+  assert.deepEqual(faults.shown(), [], "without the time of the first span there is no place");
+  faults.setOrigin("9007199254740990");
+  assert.deepEqual(faults.shown().map((mark) => [mark.t, mark.word]), [[9, "NIC down"], [1009, "resumed"]]);
+  const [down] = faults.of(1, 2);
+  assert.deepEqual([down.from, down.to, down.repaired], [9, Infinity, 1009]);
+  assert.equal(sinceCause(faults.marks, faults.marks[1]), 1000);
+  assert.equal(sinceCause(faults.marks, faults.marks[0]), null);
+  assert.equal(faults.summary(), "2 NICs down · 1 rank paused");
+  assert.equal(faults.undoable({ node: 1, nic: 2 }).length, 1);
+  assert.equal(faults.undoable({ node: 0, nic: 0 }).length, 0);
+});
+
+test("spans of faults and recovery are marks where nothing better is known, many of one moment being one", () => {
+  const faults = new Faults(false);
+  const lane = (nic: number) => ({ node: 1, rank: 4, track: Track.nic_tx, index: nic });
+  faults.span(SpanKind.fault, 100, 100, lane(2));
+  for (let k = 0; k < 5; k++) faults.span(SpanKind.recovery, 100, 7000 + k, lane(2));
+  assert.deepEqual(faults.shown().map((mark) => [mark.t, mark.word, mark.count]), [[100, "fault", 1], [7000, "resumed", 5]]);
+  faults.take({ ...told, version: 1 });
+  faults.setOrigin("9007199254740990");
+  assert.deepEqual(faults.shown().map((mark) => mark.word), ["NIC down", "resumed"]);
+});
+
+test("flags never stand on one another, and each mark is in one of them or keeps its line alone", () => {
+  const next = random(11);
+  const looks = ["fault", "lost", "verdict", "heal"] as const;
+  for (let round = 0; round < 50; round++) {
+    const marks = Array.from({ length: 1 + Math.floor(next() * 30) }, (_, i) => ({ ...(told.marks[0] as any), t: next() * 1000, look: looks[i % 4], word: `w${i}` }));
+    const flags = layoutFlags(marks, (t) => t, 1000, 2, (text) => text.length * 6);
+    for (const [i, a] of flags.entries()) {
+      assert.ok(a.x >= 0 && a.x + a.w <= 1001.5, `${a.x} ${a.w}`);
+      for (const b of flags.slice(i + 1)) assert.ok(a.row !== b.row || a.x + a.w <= b.x || b.x + b.w <= a.x, JSON.stringify([a, b]));
+    }
+    const named = flags.flatMap((flag) => flag.marks.map((mark) => mark.word));
+    assert.equal(new Set(named).size, named.length);
+  }
 });

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 # beyond this a float of microseconds no longer holds every ns
 EXACT_NS = 2**50
-ARGUMENTS = ("rank", "node", "index", "op_id", "coll_id", "step", "peer", "epoch", "nbytes")
+NUMBERS = ("rank", "node", "index", "op_id", "coll_id", "step", "peer", "epoch", "nbytes", "name")
 _NIC_PID = 10_000_000
 _DTYPES = {"float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16", "int32": "Int"}
 _DTYPES |= {"int64": "Long", "int16": "Short", "int8": "Char", "uint8": "Byte"}
@@ -133,10 +133,10 @@ def _us(ns: int) -> str:
 def _columns(trace: Trace) -> tuple[list[str], list[str], list[str], list[str], list[str]]:
     """Per span: its name, its arguments that are not the default, and the words for kind, track and
     status."""
-    values = [trace[name].tolist() for name in ARGUMENTS]
-    defaults = [DEFAULTS.get(name, 0) for name in ARGUMENTS]
+    values = [trace[name].tolist() for name in NUMBERS]
+    defaults = [DEFAULTS.get(name, 0) for name in NUMBERS]
     arguments = [
-        "".join(f',"{n}":{v}' for n, v, d in zip(ARGUMENTS, row, defaults, strict=True) if v != d)
+        "".join(f',"{n}":{v}' for n, v, d in zip(NUMBERS, row, defaults, strict=True) if v != d)
         for row in zip(*values, strict=True)
     ]
     words = []

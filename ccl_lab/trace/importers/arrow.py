@@ -18,18 +18,29 @@ import numpy as np
 import pyarrow as pa
 
 from ...errors import DecodeError, UsageError
-from ..columns import COLUMNS
-from ..form import KEY_CRC, KEY_META, KEY_VERSION, MAX_SPANS, build, check_content, check_version, decode_meta
+from ..columns import COLUMNS, TRACE_VERSION
+from ..form import (
+    KEY_CRC,
+    KEY_META,
+    KEY_VERSION,
+    MAX_SPANS,
+    build,
+    check_content,
+    check_version,
+    columns_of,
+    decode_meta,
+)
 from ..model import Trace
 from .thrift import read_struct
 
 ARROW_MAGIC = b"ARROW1"
 PARQUET_MAGIC = b"PAR1"
 _SCHEMA, _RECORD_BATCH = 1, 3
-ROW_BYTES = sum(dtype.itemsize for dtype in COLUMNS.values())
+ROW_BYTES = sum(COLUMNS[name].itemsize for name in columns_of(1))
 # runs of equal values take almost no bytes in Parquet, so rows are bounded by more than the file's size
 _PARQUET_ROWS, _PARQUET_ROWS_PER_BYTE = 1_000_000, 64
 _PARQUET_CODECS = {0, 1, 5, 7}  # none, snappy, lz4, lz4_raw
+_WIDTHS = {len(columns_of(version)) for version in range(1, TRACE_VERSION + 1)}
 _BAD = (pa.ArrowException, OSError, ValueError, TypeError, KeyError, IndexError, OverflowError, MemoryError)
 
 
@@ -46,11 +57,11 @@ def read_arrow(data: bytes | memoryview, where: str, verify: bool = True) -> Tra
     try:
         with pa.ipc.open_stream(pa.py_buffer(data).slice(8)) as reader:
             _check_schema(reader.schema, where)
-            meta_text, crc = _metadata(reader.schema.metadata, where)
+            version, meta_text, crc = _metadata(reader.schema, where)
             table = reader.read_all()
     except _BAD as error:
         raise DecodeError(f"{where}: {_line(error)}") from None
-    return _trace(table, meta_text, crc if verify else None, where)
+    return _trace(table, version, meta_text, crc if verify else None, where)
 
 
 def read_parquet(data: bytes | memoryview, where: str, verify: bool = True) -> Trace:
@@ -67,13 +78,13 @@ def read_parquet(data: bytes | memoryview, where: str, verify: bool = True) -> T
     try:
         file = pq.ParquetFile(pa.py_buffer(data), page_checksum_verification=True)
         _check_schema(file.schema_arrow, where)
-        meta_text, crc = _metadata(file.schema_arrow.metadata, where)
-        table = file.read(columns=list(COLUMNS), use_threads=False)
+        version, meta_text, crc = _metadata(file.schema_arrow, where)
+        table = file.read(columns=columns_of(version), use_threads=False)
     except _BAD as error:
         raise DecodeError(f"{where}: {_line(error)}") from None
     if len(table) != rows:
         raise DecodeError(f"{where}: data: {len(table)} spans, the footer says {rows}.")
-    return _trace(table, meta_text, crc if verify else None, where)
+    return _trace(table, version, meta_text, crc if verify else None, where)
 
 
 def from_table(table: Any) -> Trace:
@@ -88,11 +99,11 @@ def from_table(table: Any) -> Trace:
 
 
 def _check_schema(schema: pa.Schema, where: str) -> None:
-    if schema.names != list(COLUMNS):
+    if schema.names not in [columns_of(version) for version in range(1, TRACE_VERSION + 1)]:
         names = str(schema.names)[:200]
         raise DecodeError(f"{where}: schema: columns {names}: expected {', '.join(COLUMNS)}.")
-    for name, dtype in COLUMNS.items():
-        found, expected = schema.field(name).type, pa.from_numpy_dtype(dtype)
+    for name in schema.names:
+        found, expected = schema.field(name).type, pa.from_numpy_dtype(COLUMNS[name])
         if not found.equals(expected):
             raise DecodeError(f"{where}: schema: column {name!r} is {str(found)[:80]}: expected {expected}.")
 
@@ -117,7 +128,7 @@ def _check_footer(data: bytes | memoryview, where: str) -> int:
         for group in footer[4]:
             total += group[3]
             chunks = [chunk[3] for chunk in group[1] if 1 not in chunk]
-            if len(chunks) != len(COLUMNS) or not 0 <= group[3] <= rows:
+            if len(chunks) not in _WIDTHS or not 0 <= group[3] <= rows:
                 raise DecodeError(
                     f"{where}: footer: a row group of {len(chunks)} columns and {group[3]} spans."
                 )
@@ -134,9 +145,9 @@ def _check_footer(data: bytes | memoryview, where: str) -> int:
     return int(rows)
 
 
-def _metadata(metadata: dict[bytes, bytes] | None, where: str) -> tuple[str, int]:
-    """(meta text, checksum) of the schema's metadata."""
-    metadata = metadata or {}
+def _metadata(schema: pa.Schema, where: str) -> tuple[int, str, int]:
+    """(version, meta text, checksum) of the schema's metadata."""
+    metadata: dict[bytes, bytes] = schema.metadata or {}
     found = {}
     for key in (KEY_VERSION, KEY_META, KEY_CRC):
         if key.encode() not in metadata:
@@ -152,7 +163,11 @@ def _metadata(metadata: dict[bytes, bytes] | None, where: str) -> tuple[str, int
             raise DecodeError(f"{where}: schema: metadata {key!r} is {text[:40]!r}: expected a number.")
         numbers.append(int(text))
     check_version(numbers[0], where)
-    return found[KEY_META], numbers[1]
+    if schema.names != columns_of(numbers[0]):
+        raise DecodeError(
+            f"{where}: schema: columns of another version than {numbers[0]}, which the file says it is."
+        )
+    return numbers[0], found[KEY_META], numbers[1]
 
 
 def _check_batches(data: memoryview, where: str) -> None:
@@ -213,7 +228,7 @@ def _slot(raw: bytes, table: int, number: int) -> int:
 
 def _columns(table: pa.Table, where: str) -> dict[str, np.ndarray]:
     columns = {}
-    for name in COLUMNS:
+    for name in table.schema.names:
         column = table.column(name)
         if column.null_count:
             raise DecodeError(f"{where}: column {name!r} has {column.null_count} nulls: expected none.")
@@ -221,7 +236,7 @@ def _columns(table: pa.Table, where: str) -> dict[str, np.ndarray]:
     return columns
 
 
-def _trace(table: pa.Table, meta_text: str, crc: int | None, where: str) -> Trace:
+def _trace(table: pa.Table, version: int, meta_text: str, crc: int | None, where: str) -> Trace:
     try:
         table.validate(full=True)
         columns = _columns(table, where)
@@ -229,7 +244,7 @@ def _trace(table: pa.Table, meta_text: str, crc: int | None, where: str) -> Trac
         raise DecodeError(f"{where}: data: {_line(error)}") from None
     trace = build(columns, decode_meta(meta_text, where), where)
     if crc is not None:
-        check_content(trace, meta_text, crc, where)
+        check_content(trace, meta_text, crc, where, version)
     return trace
 
 

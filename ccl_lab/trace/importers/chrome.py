@@ -16,7 +16,7 @@ import numpy as np
 
 from ...errors import DecodeError
 from ..columns import COLUMNS
-from ..export.chrome import ARGUMENTS, EXACT_NS
+from ..export.chrome import EXACT_NS, NUMBERS
 from ..form import MAX_SPANS, build, check_content, check_version, encode_meta
 from ..model import DEFAULTS, ENUMS, Trace
 
@@ -51,7 +51,7 @@ def read_chrome(data: bytes, where: str, verify: bool = True) -> Trace:
     columns = _columns(spans, document.get("baseTimeNanoseconds"), where)
     trace = build(columns, meta, where)
     if verify:
-        check_content(trace, encode_meta(trace.meta), ours.get("crc32"), where)
+        check_content(trace, encode_meta(trace.meta), ours.get("crc32"), where, ours["version"])
     return trace
 
 
@@ -83,7 +83,7 @@ def _columns(spans: list[dict[str, Any]], base: Any, where: str) -> dict[str, np
     args = [span["args"] for span in spans]
     columns = {
         name: _integers([a.get(name, DEFAULTS.get(name, 0)) for a in args], f"{where}: args.{name}")
-        for name in ARGUMENTS
+        for name in NUMBERS
     }
     columns["kind"] = _words([a.get("kind") for a in args], "kind", where)
     columns["track"] = _words([span.get("cat") for span in spans], "track", where)

@@ -7,7 +7,7 @@
 namespace ccl_lab {
 
 inline constexpr int kOpsVersion = 1;
-inline constexpr int kTraceVersion = 1;
+inline constexpr int kTraceVersion = 2;
 
 // What an op of a schedule does.
 enum class Kind : std::uint8_t {

@@ -9,7 +9,9 @@
 //     ├──────────────────┤ ready slots: ReadySlot[n_ranks]; region key 0; slot = who wrote it
 //     ├──────────────────┤ regions: RegionSlot[kRegionSlots]: plain memory the owner lets peers copy to and from
 //     ├──────────────────┤ shapers: NicShaper[n_nics]; those of the node's lowest rank count for all its ranks
+//     ├──────────────────┤ faults: NicFaults[n_nics]; the same
 //     ├──────────────────┤ trace: ring of SpanRecord (trace/ring.hpp)
+//     ├──────────────────┤ board: where the ranks of a node meet (node/board.hpp); 4 KiB aligned
 //     ├──────────────────┤ arena, 2 MiB aligned: registered memory; region key 1; sparse
 //     └──────────────────┘
 //
@@ -19,6 +21,7 @@
 //  - No name in the file system: when the last process that maps it ends, the memory is gone.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -27,15 +30,17 @@
 #include <string_view>
 
 #include "base/doorbell.hpp"
+#include "base/nic_faults.hpp"
 #include "base/signals.hpp"
 #include "base/status.hpp"
+#include "base/triggers.hpp"
 
 namespace ccl_lab {
 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free,
               "atomics are shared by processes");
 
-inline constexpr std::uint32_t kSegmentVersion = 1;
+inline constexpr std::uint32_t kSegmentVersion = 4;
 inline constexpr std::uint32_t kControlRegionKey = 0;
 inline constexpr std::uint32_t kArenaRegionKey = 1;
 inline constexpr std::uint64_t kSpanRingHeaderBytes = 256;
@@ -45,6 +50,7 @@ struct SegmentOptions {
   int n_signal_channels = 65;                   // schedule channels and, last, READY
   int n_nics = 1;                               // of the node
   std::uint32_t trace_spans = 65536;            // power of two
+  std::uint64_t board_bytes = 0;
   std::uint64_t arena_bytes = std::uint64_t{1} << 36;
 };
 
@@ -60,8 +66,10 @@ struct SegmentHeader {
   std::uint64_t ready_offset, ready_bytes;
   std::uint64_t regions_offset, regions_bytes;
   std::uint64_t shapers_offset, shapers_bytes;
+  std::uint64_t faults_offset, faults_bytes;
   std::uint64_t trace_offset, trace_bytes;
   std::uint64_t control_offset, control_bytes;
+  std::uint64_t board_offset, board_bytes;
   std::uint64_t arena_offset, arena_bytes;
   std::uint64_t total_bytes;
   std::uint64_t doorbell_inode;
@@ -70,6 +78,19 @@ struct SegmentHeader {
 };
 
 inline constexpr std::size_t kAbortReasonBytes = 256;
+
+// What an injector has asked of the messages a rank sends out of band (fault/udp_messenger.hpp), and how often it came true.
+enum class MessageFault : std::uint8_t { loss_ppm, double_ppm, late_ns };
+inline constexpr std::size_t kMessageFaults = 3;
+inline constexpr std::array<const char*, kMessageFaults> kMessageFaultNames = {"loss_ppm", "double_ppm", "late_ns"};
+
+struct alignas(64) MessageFaults {
+  std::atomic<std::uint64_t> values[kMessageFaults];  // dropped and doubled, of a million; held for up to so many ns
+  std::atomic<std::uint64_t> hits[kMessageFaults];    // messages
+
+  std::uint64_t value(MessageFault kind) const { return values[static_cast<std::size_t>(kind)].load(std::memory_order_relaxed); }
+  void hit(MessageFault kind) { hits[static_cast<std::size_t>(kind)].fetch_add(1, std::memory_order_relaxed); }
+};
 
 struct Control {
   // Set by any process through RankSegment::abort, cleared by the owner.
@@ -86,6 +107,10 @@ struct Control {
   std::atomic<std::uint32_t> state;
   // Written by the notebook or the owner.
   alignas(64) std::atomic<std::uint32_t> trace_enabled;
+  // Written by an injector, obeyed by the owner.
+  MessageFaults message_faults;
+  // Written by an injector, fired by the ranks of the node whose lowest rank this is.
+  Triggers triggers;
 };
 
 // What a rank says to a peer when it enters a collective; written by the peer's put, READY is raised after it.
@@ -146,8 +171,11 @@ class RankSegment {
   std::span<ReadySlot> ready_slots() const;
   std::span<RegionSlot> region_slots() const;
   std::span<NicShaper> shapers() const;
+  std::span<NicFaults> faults() const;
   std::byte* trace_memory() const { return base_ + header_.trace_offset; }
   std::uint32_t trace_spans() const { return header_.trace_spans; }
+  std::byte* board() const { return base_ + header_.board_offset; }
+  std::uint64_t board_bytes() const { return header_.board_bytes; }
   std::byte* arena() const { return base_ + header_.arena_offset; }
   std::uint64_t arena_bytes() const { return header_.arena_bytes; }
   // Gives the arena's pages in [offset, offset + nbytes) back to the system; they read as zero afterwards.

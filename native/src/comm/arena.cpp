@@ -1,6 +1,7 @@
 // Best fit with merging of neighbours; see arena.hpp.
 #include "comm/arena.hpp"
 
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +15,12 @@ constexpr std::uint64_t kPage = 4096;
 constexpr std::uint64_t kLine = 64;
 // Below this the system call and the page faults of the next user cost more than the memory is worth.
 constexpr std::uint64_t kReleaseBytes = 256 * 1024;
+// From here on huge pages pay, where the system gives them to shared memory (shmem_enabled: advise).
+constexpr std::uint64_t kHugeBytes = 4 * 1024 * 1024;
+// Two buffers of 256 MiB in a row would lie where AMD's way predictor cannot tell them apart (segment.cpp); a little address
+// space between large blocks prevents that.
+constexpr std::uint64_t kApartFrom = 64 * 1024 * 1024;
+constexpr std::uint64_t kApartBytes = 64 * 1024;
 
 std::uint64_t align_up(std::uint64_t value, std::uint64_t alignment) {
   return (value + alignment - 1) / alignment * alignment;
@@ -43,7 +50,8 @@ Result<std::shared_ptr<Block>> Arena::allocate(std::uint64_t nbytes) {
   const std::uint64_t alignment = nbytes >= kPage ? kPage : kLine;
   const std::lock_guard lock(mutex_);
   if (nbytes <= segment_->arena_bytes()) {
-    const std::uint64_t size = align_up(std::max<std::uint64_t>(nbytes, 1), alignment);
+    const std::uint64_t apart = nbytes >= kApartFrom && nbytes + kApartBytes <= segment_->arena_bytes() ? kApartBytes : 0;
+    const std::uint64_t size = align_up(std::max<std::uint64_t>(nbytes, 1), alignment) + apart;
     for (auto fit = by_size_.lower_bound({size, 0}); fit != by_size_.end(); ++fit) {
       const auto [hole_size, hole_offset] = *fit;
       const std::uint64_t offset = align_up(hole_offset, alignment);
@@ -55,6 +63,7 @@ Result<std::shared_ptr<Block>> Arena::allocate(std::uint64_t nbytes) {
       blocks_[offset] = block;
       used_ += size;
       peak_ = std::max(peak_, used_);
+      if (nbytes >= kHugeBytes) static_cast<void>(::madvise(block->data(), size, MADV_HUGEPAGE));  // a hint
       return block;
     }
   }

@@ -1,43 +1,73 @@
-// Threads, commands and binding of one rank; see engine.hpp.
+// Starting, binding and changing one rank; see engine.hpp.
 #include "comm/engine.hpp"
 
-#include <fenv.h>
-#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <limits>
 #include <utility>
 
 #include "base/clock.hpp"
+#include "base/cores.hpp"
 #include "reduce/reduce.hpp"
 
 namespace ccl_lab {
 
 namespace {
 
-// How late a sleeping rank notices an abort by a process that died before it rang, and how often it shows that it lives.
-constexpr std::int64_t kHeartbeatNs = 250'000'000;
-// With more ranks than cores a peer needs the core that this rank gives up.
-constexpr int kYields = 2;
+// How often this process is a fork of one that had an engine: asking the system each time would cost more than a small
+// collective.
+std::atomic<std::uint32_t> forks{0};
+
+std::uint32_t count_forks() {
+  static const int registered = ::pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
+  (void)registered;  // fails only without memory
+  return forks.load(std::memory_order_relaxed);
+}
 
 std::int64_t deadline_after(double timeout_s) {
   if (!(timeout_s >= 0) || timeout_s > 1e9) return std::numeric_limits<std::int64_t>::max();
   return now_ns() + static_cast<std::int64_t>(timeout_s * 1e9);
 }
 
-void relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
+// All ranks of the node, whether they will be attached or not.
+std::unique_ptr<Local> make_local(const std::shared_ptr<RankSegment>& own, const std::shared_ptr<Arena>& arena,
+                                  const std::vector<std::int32_t>& node_of, const EngineOptions& options) {
+  std::vector<std::int32_t> ranks;
+  const std::int32_t node = node_of[static_cast<std::size_t>(own->rank())];
+  for (std::size_t rank = 0; rank < node_of.size(); ++rank)
+    if (node_of[rank] == node) ranks.push_back(static_cast<std::int32_t>(rank));
+  node::GroupOptions group;
+  group.spin_ns = options.spin_us * 1000;
+  auto local = std::make_unique<Local>(own, arena, std::move(ranks), group);
+  local->registry().set_automatic(options.register_buffers);
+  return local;
+}
+
+node::Call call_of(const ProgramSpec& spec) {
+  node::Call call;
+  call.collective = spec.collective;
+  call.dtype = spec.dtype;
+  call.redop = spec.redop;
+  call.root = spec.root;
+  call.peer = spec.receiver;
+  call.block_bytes = spec.count * itemsize(spec.dtype);
+  return call;
 }
 
 }  // namespace
+
+Status Engine::ready() const {
+  if (Status status = usable(); !status.ok()) return status;
+  if (driver_->closed()) return driver_->refuse_closed();
+  if (!segment_->aborted()) return {};
+  const Status status = segment_->abort_status();
+  return Status(Code::aborted, "rank " + std::to_string(segment_->rank()) + " was stopped: " + status.message +
+                                   "; reset all ranks, then go on", status.rank);
+}
 
 Result<std::shared_ptr<Engine>> Engine::create(int rank, std::vector<std::int32_t> node_of, const EngineOptions& options) {
   const int n_ranks = static_cast<int>(node_of.size());
@@ -50,6 +80,8 @@ Result<std::shared_ptr<Engine>> Engine::create(int rank, std::vector<std::int32_
   segment_options.n_signal_channels = options.n_channels + 1;
   segment_options.n_nics = options.n_nics;
   segment_options.trace_spans = std::bit_ceil(std::clamp<std::uint32_t>(options.trace_spans, 64, 1u << 26));
+  segment_options.board_bytes = node::board_bytes(static_cast<std::uint64_t>(
+      std::count(node_of.begin(), node_of.end(), node_of[static_cast<std::size_t>(rank)])));
   segment_options.arena_bytes = options.arena_bytes;
   Result<RankSegment> made = RankSegment::create(rank, n_ranks, segment_options);
   if (!made.ok()) return made.status();
@@ -61,43 +93,32 @@ Result<std::shared_ptr<Engine>> Engine::create(int rank, std::vector<std::int32_
 Engine::Engine(std::shared_ptr<RankSegment> segment, std::vector<std::int32_t> node_of, const EngineOptions& options)
     : segment_(std::move(segment)),
       arena_(std::make_shared<Arena>(segment_)),
-      progress_(segment_, std::move(node_of), options.mode),
+      local_(make_local(segment_, arena_, node_of, options)),
+      progress_(segment_, std::move(node_of), options.mode, local_.get()),
       n_channels_(options.n_channels),
-      spin_ns_(0),
-      owner_pid_(::getpid()),
+      forks_(count_forks()),
+      works_(std::make_shared<Pool>()),
       n_programs_(std::make_shared<std::atomic<std::int64_t>>(0)) {
   const int on_host = options.ranks_on_host > 0 ? options.ranks_on_host : segment_->n_ranks();
-  if (on_host <= static_cast<int>(std::thread::hardware_concurrency())) spin_ns_ = options.spin_us * 1000;
+  driver_ = std::make_unique<Driver>(progress_, segment_, options.spin_us * 1000, on_host > usable_cores());
 }
 
 Engine::~Engine() {
   close();
-  // A forked child has no such thread to join; destroying the handle would end the process.
-  if (::getpid() != owner_pid_) static_cast<void>(thread_.release());
+  // A forked child has no such thread to join, and its locks are as they were at the fork.
+  if (!usable().ok()) static_cast<void>(driver_.release());
 }
 
 Status Engine::usable() const {
-  if (::getpid() != owner_pid_)
-    return Status(Code::usage, "this engine belongs to process " + std::to_string(owner_pid_) +
+  if (forks.load(std::memory_order_relaxed) != forks_)
+    return Status(Code::usage, "this engine belongs to process " + std::to_string(segment_->pid()) +
                                    ", which forked this one; make an engine after the fork", segment_->rank());
   return {};
 }
 
 Status Engine::run(const std::function<void()>& work) {
   if (Status status = usable(); !status.ok()) return status;
-  std::unique_lock lock(mutex_);
-  if (closed_)
-    return Status(Code::usage, "the engine of rank " + std::to_string(segment_->rank()) + " is closed", segment_->rank());
-  if (thread_ == nullptr) {
-    work();
-    return {};
-  }
-  Command command{&work};
-  commands_.push_back(&command);
-  pending_.store(true, std::memory_order_release);
-  wake();
-  handled_.wait(lock, [&] { return command.done; });
-  return {};
+  return driver_->alone(work);
 }
 
 Status Engine::attach_peer(std::int32_t peer, int pid, int segment_fd) {
@@ -106,20 +127,57 @@ Status Engine::attach_peer(std::int32_t peer, int pid, int segment_fd) {
   if (!opened.ok()) return opened.status();
   auto segment = std::make_shared<RankSegment>(std::move(opened).value());
   Status attached;
-  if (Status status = run([&] { attached = progress_.links().attach(peer, std::move(segment)); }); !status.ok())
-    return status;
+  const auto attach = [&] {
+    attached = local_->group().attach(peer, segment);
+    if (attached.ok()) attached = progress_.links().attach(peer, std::move(segment));
+  };
+  if (Status status = run(attach); !status.ok()) return status;
   links_version_.fetch_add(1);
   return attached;
 }
 
-Status Engine::add_connection(std::int32_t peer, std::uint16_t nic, std::uint16_t peer_nic, std::uint16_t index, int fd) {
+Status Engine::set_messenger(std::unique_ptr<Messenger> messenger, const RailOptions& options) {
+  Status result;
+  if (Status status = run([&] { result = progress_.links().set_messenger(std::move(messenger), options); }); !status.ok())
+    return status;
+  return result;
+}
+
+Status Engine::with_node_nics(const std::function<void(std::span<NicShaper>, std::span<NicFaults>)>& look) {
+  Status result;
+  const auto find = [&] {
+    const RankSegment* const leader = progress_.links().leader();
+    if (leader == nullptr) result = Status(Code::usage, "the NICs of this node belong to its lowest rank, which is not attached");
+    else look(leader->shapers(), leader->faults());
+  };
+  if (Status status = run(find); !status.ok()) return status;
+  return result;
+}
+
+Status Engine::with_messenger(const std::function<Status(Messenger*)>& look) {
+  Status result;
+  if (Status status = run([&] { result = look(progress_.links().messenger()); }); !status.ok()) return status;
+  return result;
+}
+
+Status Engine::path_missing(const Path& path, const std::string& why) {
+  return run([&] { progress_.links().missing(path, why); });
+}
+
+Status Engine::with_rails(const std::function<void(Rails*)>& look) {
+  return run([&] { look(progress_.links().rails()); });
+}
+
+Status Engine::add_connection(std::int32_t peer, std::uint16_t nic, std::uint16_t peer_nic, std::uint16_t index, int fd,
+                              std::uint32_t generation) {
   Status added;
-  const Status status = run([&] { added = progress_.links().add_connection(peer, nic, peer_nic, index, fd); });
+  const Status status = run([&] { added = progress_.links().add_connection(peer, nic, peer_nic, index, fd, generation); });
   if (!status.ok()) {
     ::close(fd);
     return status;
   }
   links_version_.fetch_add(1);
+  if (progress_.links().messenger() != nullptr) driver_->keep_watch();
   return added;
 }
 
@@ -158,15 +216,20 @@ Result<std::shared_ptr<LoadedProgram>> Engine::compile(const ProgramSpec& spec) 
   placement.load_store = load_store;
   Result<Program> program = Program::compile(spec, placement);
   if (!program.ok()) return program.status();
-  if (program->has_compute())
-    return Status(Code::unsupported, "this engine runs no compute ops; simulate the schedule, or leave them out");
   for (const Op& op : program->ops())
-    if (op.kind == Kind::reduce)
+    if (op.kind == Kind::reduce || (op.kind == Kind::compute && op.produces && op.src_count > 1))
       if (Status status = check_reduction(spec.dtype, spec.redop); !status.ok()) return status;
-  return std::make_shared<LoadedProgram>(std::move(program).value(), n_programs_);
+  auto loaded = std::make_shared<LoadedProgram>(std::move(program).value(), n_programs_);
+  if (spec.fused && loaded->program.partitions() == 0 && local_->complete()) {
+    loaded->fused = call_of(spec);
+    loaded->share_ops.assign(spec.share_ops.begin(), spec.share_ops.end());
+    if (loaded->share_ops.size() == static_cast<std::size_t>(segment_->n_ranks())) loaded->fused->share_ops = loaded->share_ops.data();
+  }
+  return loaded;
 }
 
-Status Engine::check_memory(const Program& program, BufferView input, BufferView output) const {
+// The node layer takes any memory; the executor's peers reach only the arena.
+Status Engine::check_memory(const Program& program, bool fused, BufferView input, BufferView output) const {
   const struct {
     Buffer buffer;
     BufferView view;
@@ -174,33 +237,42 @@ Status Engine::check_memory(const Program& program, BufferView input, BufferView
   } buffers[] = {{Buffer::input, input, program.alias() == Alias::input_in_output},
                  {Buffer::output, output, program.alias() == Alias::output_in_input}};
   for (const auto& [buffer, view, inside] : buffers) {
+    if (inside && view.data == nullptr) continue;
+    const bool fits = view.nbytes == program.bytes(buffer);
+    if (fits && (fused || view.nbytes == 0 || arena_->offset_of(view.data, view.nbytes) >= 0)) continue;
     const std::string who = std::string(kBufferNames[static_cast<std::size_t>(buffer)]) + " of rank " +
                             std::to_string(segment_->rank());
-    if (inside && view.data == nullptr) continue;
-    if (view.nbytes != program.bytes(buffer))
+    if (!fits)
       return Status(Code::shape, who + " has " + std::to_string(view.nbytes) + " bytes, the program was compiled for " +
                                      std::to_string(program.bytes(buffer)), segment_->rank());
-    if (view.nbytes > 0 && arena_->offset_of(view.data, view.nbytes) < 0)
-      return Status(Code::registration, who + " is not registered memory; take it from empty()", segment_->rank());
+    return Status(Code::registration, who + " is not registered memory; take it from empty()", segment_->rank());
   }
   return {};
 }
 
-Status Engine::bind(LoadedProgram& loaded, BufferView input, BufferView output, Binding& binding,
-                    std::vector<std::shared_ptr<Block>>& memory) const {
+Status Engine::bind(LoadedProgram& loaded, BufferView input, BufferView output, Binding& binding, Memory& memory) {
   const Program& program = loaded.program;
-  if (Status status = check_memory(program, input, output); !status.ok()) return status;
+  if (Status status = check_memory(program, loaded.fused.has_value(), input, output); !status.ok()) return status;
   std::byte* base[kBufferCount] = {static_cast<std::byte*>(input.data), static_cast<std::byte*>(output.data), nullptr};
   if (program.alias() == Alias::input_in_output) base[0] = base[1] + program.alias_offset();
   if (program.alias() == Alias::output_in_input) base[1] = base[0] + program.alias_offset();
-  if (loaded.scratch == nullptr && program.bytes(Buffer::scratch) > 0) {
-    Result<std::shared_ptr<Block>> scratch = arena_->allocate(program.bytes(Buffer::scratch));
-    if (!scratch.ok()) return scratch.status();
-    loaded.scratch = std::move(scratch).value();
+  if (loaded.fused) {
+    for (std::size_t b = 0; b < 2; ++b) {
+      binding.base[b] = base[b];
+      const std::uint64_t nbytes = program.bytes(static_cast<Buffer>(b));
+      if (nbytes > 0 && arena_->offset_of(base[b], nbytes) >= 0) memory[b] = arena_->find(base[b], nbytes);
+    }
+    return {};
   }
-  if (loaded.scratch != nullptr) {
+  if (program.bytes(Buffer::scratch) > 0) {
+    const std::lock_guard lock(scratch_mutex_);
+    if (loaded.scratch == nullptr) {
+      Result<std::shared_ptr<Block>> scratch = arena_->allocate(program.bytes(Buffer::scratch));
+      if (!scratch.ok()) return scratch.status();
+      loaded.scratch = std::move(scratch).value();
+    }
     base[2] = loaded.scratch->data();
-    memory.push_back(loaded.scratch);
+    memory[2] = loaded.scratch;
   }
   for (std::size_t b = 0; b < kBufferCount; ++b) {
     const std::uint64_t nbytes = program.bytes(static_cast<Buffer>(b));
@@ -209,50 +281,94 @@ Status Engine::bind(LoadedProgram& loaded, BufferView input, BufferView output, 
     // An empty buffer is never touched, but its offset goes through the same arithmetic.
     if (nbytes == 0) continue;
     binding.offset[b] = static_cast<std::uint64_t>(base[b] - arena_->base());
-    std::shared_ptr<Block> block = arena_->find(base[b], nbytes);
-    if (block == nullptr)
+    if (memory[b] == nullptr) memory[b] = arena_->find(base[b], nbytes);
+    if (memory[b] == nullptr)
       return Status(Code::registration, std::string(kBufferNames[b]) + " of rank " + std::to_string(segment_->rank()) +
                                             " is registered memory that was freed, or spans several blocks",
                     segment_->rank());
-    memory.push_back(std::move(block));
   }
   return {};
 }
 
-Result<std::shared_ptr<Work>> Engine::start(const std::shared_ptr<LoadedProgram>& program, BufferView input,
-                                            BufferView output, std::uint32_t coll_id, double timeout_s) {
-  if (Status status = usable(); !status.ok()) return status;
-  if (segment_->aborted()) {
-    Status status = segment_->abort_status();
-    return Status(Code::aborted, "rank " + std::to_string(segment_->rank()) + " was stopped: " + status.message +
-                                     "; reset all ranks, then go on", status.rank);
-  }
+// Links change rarely: what was reachable at their last change still is.
+Status Engine::check_links(LoadedProgram& loaded) {
   const std::uint64_t version = links_version_.load();
-  if (program->links_version.load() != version) {
-    Status reachable;
-    if (Status status = run([&] { reachable = progress_.check(program->program); }); !status.ok()) return status;
-    if (!reachable.ok()) return reachable;
-    program->links_version.store(version);
-  }
+  if (loaded.links_version.load() == version) return {};
+  Status reachable;
+  if (Status status = run([&] { reachable = progress_.check(loaded.program); }); !status.ok()) return status;
+  if (reachable.ok()) loaded.links_version.store(version);
+  return reachable;
+}
+
+Result<std::unique_ptr<Stream>> Engine::make_stream(const Program& program, std::shared_ptr<const Computation> how) const {
+  const std::int32_t partitions = program.partitions();
+  if (partitions == 0) return std::unique_ptr<Stream>();
+  const int rank = segment_->rank();
+  if (how == nullptr || how->device == Device::none)
+    return Status(Code::usage, "the schedule has compute ops (rank " + std::to_string(rank) + ": partitions 0.." +
+                                   std::to_string(partitions - 1) + ") and nothing was given to compute them", rank);
+  if (how->device == Device::emulated && how->duration_ns.size() < static_cast<std::size_t>(partitions))
+    return Status(Code::shape, "durations of " + std::to_string(how->duration_ns.size()) + " partitions for rank " +
+                                   std::to_string(rank) + ", whose schedule has " + std::to_string(partitions), rank);
+  return std::make_unique<Stream>(std::move(how), program.n_channels());
+}
+
+Result<std::shared_ptr<Work>> Engine::start(const std::shared_ptr<LoadedProgram>& program, BufferView input,
+                                            BufferView output, std::uint32_t coll_id, double timeout_s, bool caller_waits,
+                                            std::shared_ptr<const Computation> computation) {
+  if (Status status = ready(); !status.ok()) return status;
+  if (!program->fused)
+    if (Status status = check_links(*program); !status.ok()) return status;
+  Result<std::unique_ptr<Stream>> stream = make_stream(program->program, std::move(computation));
+  if (!stream.ok()) return stream.status();
   Binding binding;
-  std::vector<std::shared_ptr<Block>> memory;
-  const std::lock_guard lock(mutex_);
-  if (closed_) return Status(Code::usage, "the engine of rank " + std::to_string(segment_->rank()) + " is closed");
+  Memory memory;
   if (Status status = bind(*program, input, output, binding, memory); !status.ok()) return status;
-  auto work = std::make_shared<Work>(program, binding, std::move(memory), coll_id, deadline_after(timeout_s), timeout_s);
-  incoming_.push_back(work);
-  pending_.store(true, std::memory_order_release);
-  if (thread_ == nullptr) start_thread();
-  wake();
+  auto work = std::allocate_shared<Work>(PoolAllocator<Work>(works_), program, binding, std::move(memory), coll_id,
+                                         deadline_after(timeout_s), timeout_s, std::move(stream).value());
+  local_->work_started();
+  if (Status status = driver_->push(work, caller_waits); !status.ok()) {
+    local_->work_ended();
+    return status;
+  }
   return work;
+}
+
+bool Engine::wait(const Work& work, double timeout_s) {
+  const std::int64_t until_ns = deadline_after(timeout_s < 0 ? std::numeric_limits<double>::infinity() : timeout_s);
+  if (work.done() || !usable().ok()) return work.done();
+  if (driver_->wait(work, until_ns, false)) return true;
+  // Where the engine is being closed, its works end as soon as no caller drives.
+  while (driver_->closed() && !work.done() && now_ns() < until_ns) ::sched_yield();
+  return work.done();
+}
+
+bool Engine::wait_slice(const Work& work, double timeout_s) {
+  if (work.done() || !usable().ok()) return work.done();
+  if (driver_->closed()) return wait(work, timeout_s);
+  return driver_->wait(work, deadline_after(timeout_s), true);
+}
+
+// The caller drives until it is wanted: what follows its partition is posted by itself, without a switch of threads.
+bool Engine::next_partition(const Work& work, double timeout_s, std::uint32_t& op) {
+  Stream* const stream = work.stream();
+  if (stream == nullptr) {
+    wait_slice(work, timeout_s);
+    return false;
+  }
+  if (stream->end()) driver_->wake_caller();  // of another work: it has the seat
+  if (!work.done() && !work.calls()) wait_slice(work, timeout_s);
+  if (work.done() || !stream->begin(op)) return false;
+  driver_->hand_over(true);
+  return true;
 }
 
 void Engine::abort(Code code, std::string_view reason, int culprit) { segment_->abort(code, reason, culprit); }
 
 Status Engine::reset(std::uint16_t epoch) {
+  // Works that were started and not yet seen belong to the old epoch too.
   const Status status = run([&] {
-    // Works that were started and not yet seen belong to the old epoch too.
-    for (std::shared_ptr<Work>& work : std::exchange(incoming_, {})) progress_.push(std::move(work));
+    driver_->take_incoming();
     progress_.reset(epoch);
   });
   links_version_.fetch_add(1);
@@ -275,92 +391,8 @@ Result<MemoryUse> Engine::memory() {
 }
 
 void Engine::close() {
-  if (::getpid() != owner_pid_) return;
-  std::unique_ptr<std::thread> thread;
-  {
-    const std::lock_guard lock(mutex_);
-    if (closed_) return;
-    closed_ = true;
-    thread = std::move(thread_);
-    pending_.store(true, std::memory_order_release);
-    wake();
-  }
-  if (thread != nullptr) thread->join();
-  // Nobody else comes here any more: every call looks at closed_ first.
-  for (std::shared_ptr<Work>& work : std::exchange(incoming_, {})) progress_.push(std::move(work));
-  progress_.close();
-}
-
-void Engine::start_thread() {
-  // The thread inherits the mask: Python's signals belong to Python's main thread.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::make_unique<std::thread>([this] { loop(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  const std::string name = "ccl_lab/" + std::to_string(segment_->rank());
-  pthread_setname_np(thread_->native_handle(), name.substr(0, 15).c_str());
-}
-
-// Commands and works of other threads; false when the thread has to end.
-bool Engine::take_commands() {
-  std::unique_lock lock(mutex_);
-  pending_.store(false, std::memory_order_relaxed);
-  for (std::shared_ptr<Work>& work : incoming_) progress_.push(std::move(work));
-  incoming_.clear();
-  // Under the lock: whoever waits for a command may return, and end the closure, as soon as it is done.
-  for (Command* command : commands_) {
-    (*command->work)();
-    command->done = true;
-  }
-  commands_.clear();
-  handled_.notify_all();
-  return !closed_;
-}
-
-void Engine::loop() {
-  // Flushing of denormals, where the starting thread had it on, would change sums.
-  fesetenv(FE_DFL_ENV);
-  std::int64_t idle_since_ns = now_ns();
-  int yields = 0;
-  for (;;) {
-    if (pending_.load(std::memory_order_acquire) && !take_commands()) return;
-    if (progress_.step() > 0) {
-      idle_since_ns = now_ns();
-      yields = 0;
-      continue;
-    }
-    if (spin_ns_ > 0 && now_ns() - idle_since_ns < spin_ns_) {
-      relax();
-      continue;
-    }
-    if (progress_.busy() && yields < kYields) {
-      ++yields;
-      ::sched_yield();
-      continue;
-    }
-    sleep();
-    yields = 0;
-  }
-}
-
-void Engine::sleep() {
-  const Doorbell& bell = segment_->doorbell();
-  bell.prepare_sleep();
-  if (!pending_.load(std::memory_order_acquire) && progress_.step() == 0) {
-    descriptors_.clear();
-    descriptors_.push_back({bell.fd(), POLLIN, 0});
-    const std::int64_t now = now_ns();
-    std::int64_t wake_ns = now + kHeartbeatNs;
-    progress_.wait_set(descriptors_, wake_ns);
-    if (wake_ns > now) {
-      const std::int64_t left = wake_ns - now;
-      const timespec timeout{left / 1'000'000'000, left % 1'000'000'000};
-      ::ppoll(descriptors_.data(), static_cast<nfds_t>(descriptors_.size()), &timeout, nullptr);
-    }
-  }
-  bell.finish_sleep();
+  if (!usable().ok()) return;
+  if (driver_->close()) progress_.close();
 }
 
 }  // namespace ccl_lab

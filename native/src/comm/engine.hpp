@@ -1,36 +1,31 @@
 // One rank, as its process sees it.
 //
-// Is: the rank's segment, arena, links and queue of collectives, with the progress thread that moves them; callable from
-//     any thread.
+// Is: the rank's segment, arena, links and queue of collectives, with the driver that moves them; callable from any thread.
 // Is not: what dials, plans or lowers (Python), and not what decides about a failure: it stops, says why, and waits for
 //     reset.
 //
-//   callers ──start: queue, ring──► progress thread: loop { commands; Progress::step; nothing to do: spin, yield, sleep }
-//           ◄──Work ended──────────
+//   start ──queue──► Driver: a caller in wait(), or the rank's thread ── Progress::step ──► Work ended
 //
 // Invariants
-//  - The progress thread starts with the first collective; until then calls run on the caller. It never takes the GIL and
-//    no signal is delivered to it.
-//  - Only the progress thread touches Progress once it runs; a call that needs it is handed over and waited for.
-//  - An idle rank sleeps in ppoll. No wake-up is lost: it says that it sleeps, looks again, then sleeps (doorbell.hpp).
+//  - Works run in the order of their start, several may be outstanding. They go on without any caller, unless start() was
+//    told that the caller waits.
+//  - A start of a compiled program whose links have not changed takes no memory from the system and plans nothing.
 //  - After fork() the child's copy does nothing: no thread came along, and the memory is the parent's.
 #pragma once
 
-#include <sys/types.h>
-
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
 #include "base/segment.hpp"
 #include "comm/arena.hpp"
+#include "comm/driver.hpp"
+#include "comm/local.hpp"
 #include "comm/progress.hpp"
 #include "comm/work.hpp"
 
@@ -43,7 +38,8 @@ struct EngineOptions {
   std::uint32_t trace_spans = 65536;  // 0: no tracing
   std::int64_t spin_us = 20;
   Mode mode = Mode::automatic;
-  int ranks_on_host = 0;              // 0: as many as there are ranks
+  bool register_buffers = false;      // ordinary buffers of large messages that come again are registered
+  int ranks_on_host = 0;              // 0: as many as there are ranks; with more than cores, nobody spins
 };
 
 // A caller's buffer: registered memory or nothing.
@@ -71,16 +67,43 @@ class Engine {
 
   const std::shared_ptr<RankSegment>& segment() const { return segment_; }
   const std::shared_ptr<Arena>& arena() const { return arena_; }
+  Local& local() { return *local_; }
+  // For direct calls: ok, or why this process may not use the engine now.
+  Status ready() const;
 
   Status attach_peer(std::int32_t peer, int pid, int segment_fd);
-  // Takes over `fd`, also when it fails.
-  Status add_connection(std::int32_t peer, std::uint16_t nic, std::uint16_t peer_nic, std::uint16_t index, int fd);
+  // Before the first connection: lost paths are repaired from here on.
+  Status set_messenger(std::unique_ptr<Messenger> messenger, const RailOptions& options);
+  // Takes over `fd`, also when it fails. `generation`: of the path (0 until it failed once; see wanted_paths).
+  Status add_connection(std::int32_t peer, std::uint16_t nic, std::uint16_t peer_nic, std::uint16_t index, int fd,
+                        std::uint32_t generation = 0);
+  // The NICs of this node, of its lowest rank; that one is attached.
+  Status with_node_nics(const std::function<void(std::span<NicShaper>, std::span<NicFaults>)>& look);
+  Status with_messenger(const std::function<Status(Messenger*)>& look);
+  // Becomes readable when the rails have news; -1 without a messenger.
+  int news_fd() const { return progress_.links().news_fd(); }
+  Status path_missing(const Path& path, const std::string& why);
+  // Runs `look` where the rails may be touched; it gets null where nothing is repaired, or nothing is connected yet.
+  Status with_rails(const std::function<void(Rails*)>& look);
   Result<bool> connected(std::int32_t peer, std::uint16_t nic, std::uint16_t peer_nic);
   Status set_nic(int nic, std::uint64_t bytes_per_s, bool up);
 
   Result<std::shared_ptr<LoadedProgram>> compile(const ProgramSpec& spec);
+  // With `caller_waits` nothing moves until wait() or hand_over() is called. `computation`: who does the compute ops, where
+  // the program has any.
   Result<std::shared_ptr<Work>> start(const std::shared_ptr<LoadedProgram>& program, BufferView input, BufferView output,
-                                      std::uint32_t coll_id, double timeout_s);
+                                      std::uint32_t coll_id, double timeout_s, bool caller_waits = false,
+                                      std::shared_ptr<const Computation> computation = nullptr);
+  // Drives until the work has ended; false if `timeout_s` (negative: for ever) passed before.
+  bool wait(const Work& work, double timeout_s);
+  // The same for callers that have to look after something now and then: returns early where a signal came, and nothing
+  // moves afterwards until wait, wait_slice or hand_over is called.
+  bool wait_slice(const Work& work, double timeout_s);
+  // The next partition that the caller of `work` has to compute, the one before it having ended; false where there is none
+  // within `timeout_s`, or the work has ended. What is outstanding goes on while the caller computes.
+  bool next_partition(const Work& work, double timeout_s, std::uint32_t& op);
+  // What is outstanding goes on without a caller.
+  void hand_over(bool surely = false) { driver_->hand_over(surely); }
   // The first reason wins. Safe from any thread, at any time.
   void abort(Code code, std::string_view reason, int culprit);
   Status reset(std::uint16_t epoch);
@@ -91,39 +114,25 @@ class Engine {
  private:
   Engine(std::shared_ptr<RankSegment> segment, std::vector<std::int32_t> node_of, const EngineOptions& options);
 
-  // Runs `work` where Progress may be touched; false where the engine is closed or of another process.
+  // Runs `work` where Progress may be touched; an error where the engine is closed or of another process.
   Status run(const std::function<void()>& work);
   Status usable() const;
-  Status check_memory(const Program& program, BufferView input, BufferView output) const;
-  Status bind(LoadedProgram& program, BufferView input, BufferView output, Binding& binding,
-              std::vector<std::shared_ptr<Block>>& memory) const;
-  void wake() const { segment_->doorbell().ring(); }
-  void start_thread();
-  void loop();
-  bool take_commands();
-  void sleep();
+  Status check_memory(const Program& program, bool fused, BufferView input, BufferView output) const;
+  Status check_links(LoadedProgram& program);
+  Result<std::unique_ptr<Stream>> make_stream(const Program& program, std::shared_ptr<const Computation> how) const;
+  Status bind(LoadedProgram& program, BufferView input, BufferView output, Binding& binding, Memory& memory);
 
   std::shared_ptr<RankSegment> segment_;
   std::shared_ptr<Arena> arena_;
+  std::unique_ptr<Local> local_;
   Progress progress_;
   int n_channels_;
-  std::int64_t spin_ns_;
-  pid_t owner_pid_;
+  std::uint32_t forks_;
+  std::shared_ptr<Pool> works_;
   std::shared_ptr<std::atomic<std::int64_t>> n_programs_;
   std::atomic<std::uint64_t> links_version_{1};
-
-  mutable std::mutex mutex_;
-  std::condition_variable handled_;
-  struct Command {
-    const std::function<void()>* work;
-    bool done = false;
-  };
-  std::vector<Command*> commands_;
-  std::vector<std::shared_ptr<Work>> incoming_;
-  std::atomic<bool> pending_{false};   // commands_, incoming_ or closed_ changed
-  bool closed_ = false;
-  std::unique_ptr<std::thread> thread_;
-  std::vector<pollfd> descriptors_;    // of the progress thread
+  std::mutex scratch_mutex_;
+  std::unique_ptr<Driver> driver_;
 };
 
 }  // namespace ccl_lab

@@ -6,11 +6,14 @@
 //
 // Invariants
 //  - Each job completes exactly once, unless clear() forgets it.
+//  - Jobs live in slots that are used again, with the memory of their source lists: once a program has run, running it again
+//    takes none from the system.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "ccl_lab/schema.hpp"
@@ -35,17 +38,29 @@ class Jobs {
  public:
   static constexpr std::uint64_t kSliceBytes = 256 * 1024;
   static constexpr std::uint64_t kPollBytes = 512 * 1024;
+  static constexpr std::uint64_t kStreamBytes = 4 << 20;  // copies of this size go past the caches
 
-  void add(Job job) { jobs_.push_back(std::move(job)); }
-  bool empty() const { return jobs_.empty(); }
-  void clear() { jobs_.clear(); }
+  // A blank job to fill in; valid, and not to be done, until add().
+  Job& next();
+  void add() { active_.push_back(std::exchange(next_, kNone)); }
+  void add(const Job& job) {
+    next() = job;
+    add();
+  }
+  bool empty() const { return active_.empty(); }
+  void clear();
   // Returns how many slices it did.
   int poll(std::vector<Completion>& completions);
 
  private:
   void slice(Job& job);
 
-  std::vector<Job> jobs_;
+  static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
+
+  std::vector<Job> slots_;
+  std::vector<std::size_t> active_;  // slots of jobs to do
+  std::vector<std::size_t> free_;
+  std::size_t next_ = kNone;         // the slot that next() gave and add() has not taken
   std::vector<const std::byte*> at_;
   std::size_t turn_ = 0;
 };

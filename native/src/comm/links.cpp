@@ -1,9 +1,13 @@
 // Which transport carries what; see links.hpp.
 #include "comm/links.hpp"
 
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
 #include <utility>
 
 namespace ccl_lab {
@@ -15,6 +19,10 @@ Links::Links(std::shared_ptr<RankSegment> own, std::vector<std::int32_t> node_of
       trace_(trace),
       segments_(node_of_.size()),
       shm_(std::make_unique<ShmTransport>(*own_, trace)) {}
+
+Links::~Links() {
+  if (news_fd_ >= 0) ::close(news_fd_);
+}
 
 Status Links::attach(std::int32_t peer, std::shared_ptr<RankSegment> segment) {
   const auto at = static_cast<std::size_t>(peer);
@@ -40,22 +48,61 @@ RankSegment* Links::leader() const {
 TcpTransport& Links::tcp() {
   if (tcp_ != nullptr) return *tcp_;
   RankSegment* const shaped_by = leader();
+  TcpOptions options;
+  if (shaped_by != nullptr) options.faults = shaped_by->faults();
   tcp_ = std::make_unique<TcpTransport>(own_->rank(), own_->signals(),
-                                        shaped_by == nullptr ? std::span<NicShaper>() : shaped_by->shapers(), trace_);
+                                        shaped_by == nullptr ? std::span<NicShaper>() : shaped_by->shapers(), trace_, options);
   tcp_->reset(epoch_);
   for (const RegionKey key : {kControlRegionKey, kArenaRegionKey}) {
     const Status fresh = tcp_->register_region(key, own_->region(key).data(), own_->region(key).size());
     (void)fresh;  // cannot fail: no region is registered yet, and both have memory
   }
+  if (messenger_ != nullptr) {
+    rail_options_.points = shaped_by == nullptr ? Points() : Points(own_->rank(), node_of_, *shaped_by);
+    rails_ = std::make_unique<Rails>(own_->rank(), *tcp_, *messenger_, own_->signals(), trace_, rail_options_);
+    rails_->reset(epoch_);
+  }
   return *tcp_;
 }
 
-Status Links::add_connection(std::int32_t peer, std::uint16_t nic, std::uint16_t peer_nic, std::uint16_t index, int fd) {
-  return tcp().add_connection(peer, nic, peer_nic, index, fd, epoch_);
+Status Links::set_messenger(std::unique_ptr<Messenger> messenger, const RailOptions& options) {
+  if (tcp_ != nullptr)
+    return Status(Code::usage, "rank " + std::to_string(own_->rank()) + " has connections already; open the messenger first",
+                  own_->rank());
+  news_fd_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (news_fd_ < 0)
+    return Status(Code::config, std::string("eventfd: ") + std::strerror(errno) + "; is `ulimit -n` high enough?", own_->rank());
+  messenger_ = std::move(messenger);
+  messenger_->reset(epoch_);
+  rail_options_ = options;
+  return {};
+}
+
+Status Links::add_connection(std::int32_t peer, std::uint16_t nic, std::uint16_t peer_nic, std::uint16_t index, int fd,
+                             std::uint32_t generation) {
+  TcpTransport& transport = tcp();
+  if (rails_ == nullptr) return transport.add_connection(peer, nic, peer_nic, index, fd, epoch_);
+  const Path path{peer, nic, peer_nic};
+  if (Status status = rails_->may_add(path, generation); !status.ok()) {
+    ::close(fd);
+    return status;
+  }
+  if (Status status = transport.add_connection(peer, nic, peer_nic, index, fd, epoch_); !status.ok()) return status;
+  return rails_->add_path(path, generation);
+}
+
+void Links::missing(const Path& path, const std::string& why) {
+  tcp();
+  if (rails_ != nullptr) rails_->missing(path, Status(Code::connect, why, path.peer, path.nic));
 }
 
 bool Links::connected(std::int32_t peer, std::uint16_t nic, std::uint16_t peer_nic) const {
+  if (rails_ != nullptr) return rails_->knows({peer, nic, peer_nic});
   return tcp_ != nullptr && tcp_->connected(peer, nic, peer_nic);
+}
+
+bool Links::reaches(std::int32_t peer, std::uint16_t nic, std::uint16_t peer_nic) const {
+  return rails_ != nullptr ? rails_->reaches(peer) : connected(peer, nic, peer_nic);
 }
 
 Status Links::no_way(std::int32_t peer, std::uint16_t nic, std::uint16_t peer_nic) const {
@@ -71,9 +118,9 @@ Status Links::no_way(std::int32_t peer, std::uint16_t nic, std::uint16_t peer_ni
 
 Status Links::check(const Program& program) const {
   for (const ReadyTo& to : program.ready_to())
-    if (!shm_->connected(to.peer) && !connected(to.peer, to.nic, to.peer_nic)) return no_way(to.peer, to.nic, to.peer_nic);
+    if (!shm_->connected(to.peer) && !reaches(to.peer, to.nic, to.peer_nic)) return no_way(to.peer, to.nic, to.peer_nic);
   for (const Op& op : program.ops()) {
-    if (op.slot < 0 || by_shm(op.peer) || connected(op.peer, op.nic, op.peer_nic)) continue;
+    if (op.slot < 0 || by_shm(op.peer) || reaches(op.peer, op.nic, op.peer_nic)) continue;
     Status status = no_way(op.peer, op.nic, op.peer_nic);
     status.op_id = op.op_id;
     return status;
@@ -85,39 +132,59 @@ Status Links::check(const Program& program) const {
   return {};
 }
 
-Status Links::put(const Put& put) { return by_shm(put.peer) ? shm_->put(put) : tcp().put(put); }
+Status Links::put(const Put& put) {
+  if (by_shm(put.peer)) return shm_->put(put);
+  return rails_ != nullptr ? rails_->put(put) : tcp().put(put);
+}
 
-Status Links::ready(const Put& put) { return shm_->connected(put.peer) ? shm_->put(put) : tcp().put(put); }
+Status Links::ready(const Put& put) { return shm_->connected(put.peer) ? shm_->put(put) : this->put(put); }
 
-Status Links::get(const Get& get) { return by_shm(get.peer) ? shm_->get(get) : tcp().get(get); }
+Status Links::get(const Get& get) {
+  if (by_shm(get.peer)) return shm_->get(get);
+  return rails_ != nullptr ? rails_->get(get) : tcp().get(get);
+}
 
 Result<const std::byte*> Links::load(std::int32_t peer, Remote at, std::uint64_t nbytes) const {
   const auto& segment = segments_[static_cast<std::size_t>(peer)];
+  const bool mapped = segment != nullptr && at.key == kArenaRegionKey;
+  if (mapped && at.offset <= segment->arena_bytes() && nbytes <= segment->arena_bytes() - at.offset)
+    return static_cast<const std::byte*>(segment->arena() + at.offset);
   const std::string who = "memory of rank " + std::to_string(peer);
   if (segment == nullptr) return Status(Code::connect, who + " is not attached; attach_peer first", peer);
-  const std::span<std::byte> region = at.key == kArenaRegionKey ? segment->region(at.key) : std::span<std::byte>();
-  if (region.data() == nullptr)
+  if (at.key != kArenaRegionKey)
     return Status(Code::unsupported, who + " under key " + std::to_string(at.key) + " cannot be read in place; it must be "
                                            "registered memory", peer);
-  if (at.offset > region.size() || nbytes > region.size() - at.offset)
-    return Status(Code::bounds, who + ": bytes [" + std::to_string(at.offset) + ", +" + std::to_string(nbytes) +
-                                    ") lie outside its arena of " + std::to_string(region.size()), peer);
-  return static_cast<const std::byte*>(region.data() + at.offset);
+  return Status(Code::bounds, who + ": bytes [" + std::to_string(at.offset) + ", +" + std::to_string(nbytes) +
+                                  ") lie outside its arena of " + std::to_string(segment->arena_bytes()), peer);
+}
+
+void Links::tell_news() const {
+  const std::uint64_t one = 1;
+  const ssize_t told = ::write(news_fd_, &one, sizeof one);
+  (void)told;  // fails only where it is readable already
 }
 
 int Links::poll(std::int64_t now_ns, std::vector<Completion>& completions, std::vector<LinkEvent>& events) {
   const int done = shm_->poll(now_ns, completions, events);
+  if (rails_ != nullptr) {
+    const int moved = rails_->poll(now_ns, completions, events);
+    if (rails_->take_news()) tell_news();
+    return done + moved;
+  }
   return tcp_ == nullptr ? done : done + tcp_->poll(now_ns, completions, events);
 }
 
 void Links::wait_set(std::vector<pollfd>& descriptors, std::int64_t& wake_ns) const {
   shm_->wait_set(descriptors, wake_ns);
-  if (tcp_ != nullptr) tcp_->wait_set(descriptors, wake_ns);
+  if (rails_ != nullptr) rails_->wait_set(descriptors, wake_ns);
+  else if (tcp_ != nullptr) tcp_->wait_set(descriptors, wake_ns);
 }
 
 void Links::reset(std::uint16_t epoch) {
   epoch_ = epoch;
+  rails_.reset();
   tcp_.reset();
+  if (messenger_ != nullptr) messenger_->reset(epoch);
   shm_->reset(epoch);
   for (std::size_t peer = 0; peer < segments_.size(); ++peer)
     if (segments_[peer] != nullptr && !shm_->add_peer(static_cast<std::int32_t>(peer), *segments_[peer]).ok())

@@ -6,6 +6,8 @@
 //
 // Invariants
 //  - The segment of a peer stays mapped as long as a transport may touch it.
+//  - With a messenger, what goes to other nodes survives the loss of paths (fault/rails.hpp); without one, the loss of a
+//    connection ends what needs it.
 //  - READY to a rank of the node goes through shared memory whenever that rank is attached: reading a peer's memory needs
 //    its READY, and may be the only thing a schedule does with that peer.
 #pragma once
@@ -17,6 +19,7 @@
 
 #include "base/segment.hpp"
 #include "exec/program.hpp"
+#include "fault/rails.hpp"
 #include "trace/ring.hpp"
 #include "transport/shm/shm.hpp"
 #include "transport/tcp/tcp.hpp"
@@ -28,9 +31,23 @@ enum class Mode : std::uint8_t { automatic, shm, tcp };
 class Links {
  public:
   Links(std::shared_ptr<RankSegment> own, std::vector<std::int32_t> node_of, Mode mode, SpanWriter* trace);
+  ~Links();
+  Links(const Links&) = delete;
+  Links& operator=(const Links&) = delete;
 
   Status attach(std::int32_t peer, std::shared_ptr<RankSegment> segment);
-  Status add_connection(std::int32_t peer, std::uint16_t nic, std::uint16_t peer_nic, std::uint16_t index, int fd);
+  // Before the first connection: from here on lost paths are repaired.
+  Status set_messenger(std::unique_ptr<Messenger> messenger, const RailOptions& options);
+  Messenger* messenger() const { return messenger_.get(); }
+  Rails* rails() const { return rails_.get(); }
+  // Becomes readable when the rails have something to say; -1 without a messenger. Of this object.
+  int news_fd() const { return news_fd_; }
+
+  // `generation`: of the path, as its two ends agreed (Rails::generation_wanted).
+  Status add_connection(std::int32_t peer, std::uint16_t nic, std::uint16_t peer_nic, std::uint16_t index, int fd,
+                        std::uint32_t generation);
+  void missing(const Path& path, const std::string& why);
+  // There is a connection, or there was one and it is being repaired.
   bool connected(std::int32_t peer, std::uint16_t nic, std::uint16_t peer_nic) const;
   // ok, or which rank the program cannot reach.
   Status check(const Program& program) const;
@@ -48,6 +65,9 @@ class Links {
   // Drops connections; attached ranks that live are attached again.
   void reset(std::uint16_t epoch);
 
+  // Whether something that was posted, and may have completed, has not left yet: somebody has to go on polling.
+  bool unsent() const { return rails_ != nullptr && (rails_->waiting() || tcp_->unsent()); }
+
   bool attached(std::int32_t peer) const { return shm_->connected(peer); }
   std::vector<std::uint8_t> load_store() const;
   std::size_t n_connections() const { return tcp_ == nullptr ? 0 : tcp_->n_connections(); }
@@ -56,6 +76,8 @@ class Links {
  private:
   bool by_shm(std::int32_t peer) const { return mode_ != Mode::tcp && shm_->connected(peer); }
   TcpTransport& tcp();
+  void tell_news() const;
+  bool reaches(std::int32_t peer, std::uint16_t nic, std::uint16_t peer_nic) const;
   Status no_way(std::int32_t peer, std::uint16_t nic, std::uint16_t peer_nic) const;
 
   std::shared_ptr<RankSegment> own_;
@@ -65,7 +87,11 @@ class Links {
   std::uint16_t epoch_ = 0;
   std::vector<std::shared_ptr<RankSegment>> segments_;  // by rank; null: not attached
   std::unique_ptr<ShmTransport> shm_;
+  std::unique_ptr<Messenger> messenger_;
+  RailOptions rail_options_;
+  int news_fd_ = -1;
   std::unique_ptr<TcpTransport> tcp_;                   // from the first connection on: it needs the leader's shapers
+  std::unique_ptr<Rails> rails_;                        // over tcp_, where there is a messenger
 };
 
 }  // namespace ccl_lab

@@ -26,10 +26,11 @@ std::string name_of(const Work& work) {
 
 }  // namespace
 
-Progress::Progress(std::shared_ptr<RankSegment> own, std::vector<std::int32_t> node_of, Mode mode)
+Progress::Progress(std::shared_ptr<RankSegment> own, std::vector<std::int32_t> node_of, Mode mode, Local* local)
     : own_(std::move(own)),
       spans_(*own_),
       links_(own_, std::move(node_of), mode, &spans_),
+      local_(local),
       baselines_(own_->n_ranks(), own_->signals().n_channels()),
       lost_(static_cast<std::size_t>(own_->n_ranks())) {
   set_state(EngineState::idle);
@@ -56,27 +57,71 @@ int Progress::step() {
     if (!queue_.empty()) stop(own_->abort_status());
     return 0;
   }
-  int did = links_.poll(now_ns_, completions_, events_);
-  did += jobs_.poll(completions_);
-  did += handle_events();
-  if (current_ == nullptr && !queue_.empty() && !stopped_) {
-    begin_next();
-    ++did;
+  // What follows a partition that has ended goes first: it was ready before anything that comes in now.
+  int did = take_computed();
+  if (did > 0) {
+    on_time_ = true;
+    did += drive();
+    on_time_ = false;
+    completions_.clear();
+    if (current_ == nullptr || current_->calls()) return did;  // bytes are for who stays
   }
-  if (current_ != nullptr) did += drive();
+  did += links_.poll(now_ns_, completions_, events_);
+  did += jobs_.poll(completions_);
+  if (did > 0) now_ns_ = now_ns();  // bytes were moved: what follows begins now
+  did += handle_events();
+  if (current_ == nullptr && !queue_.empty() && !stopped_ && begin_next()) ++did;
+  if (current_ != nullptr) did += current_->fused() ? drive_fused() : drive();
   completions_.clear();
   return did;
 }
 
-void Progress::begin_next() {
+bool Progress::begin_next() {
+  // Another thread may be in a direct call; its collective comes first.
+  if (queue_.front()->fused() && !local_->take()) return false;
   current_ = std::move(queue_.front());
-  queue_.pop_front();
+  queue_.pop();
   current_->begin(now_ns_);
   own_->control().coll_id.store(current_->coll_id(), std::memory_order_relaxed);
   set_state(EngineState::running);
+  if (current_->fused()) {
+    if (Status status = local_->group().begin(current_->call()); !status.ok()) stop(std::move(status));
+    return true;
+  }
   executor_.start(current_->program(), current_->binding(), baselines_);
   // A peer may have gone while this was queued.
   executor_.fail_unless(check_lost(current_->program()));
+  return true;
+}
+
+// Partitions that have ended since the last look, as completions.
+int Progress::take_computed() {
+  if (stream() == nullptr || !stream()->has_ended(now_ns_)) return 0;
+  computed_.clear();
+  stream()->take_ended(now_ns_, computed_);
+  for (const Stream::Partition& partition : computed_) {
+    const Op& op = current_->program().ops()[partition.op];
+    record(Track::compute, op.channel, SpanKind::compute, &op, -1, partition.begin_ns, partition.end_ns, SpanStatus::ok);
+    completions_.push_back({partition.cookie, Status()});
+  }
+  return static_cast<int>(computed_.size());
+}
+
+// A few turns: sockets and commands want a look now and then.
+int Progress::drive_fused() {
+  constexpr int kTurns = 64;
+  for (int i = 0; i < kTurns; ++i) {
+    const node::Turn turn = local_->group().step();
+    if (turn == node::Turn::busy) return 1;
+    if (turn == node::Turn::waiting) continue;
+    now_ns_ = now_ns();
+    if (turn == node::Turn::done) end_current(Status());
+    else stop(local_->group().status());
+    return 1;
+  }
+  if (now_ns_ < current_->deadline_ns()) return 0;
+  stop(local_->group().missing(current_->timeout_s()));
+  return 1;
 }
 
 int Progress::drive() {
@@ -85,7 +130,7 @@ int Progress::drive() {
   const Inbox seen = inbox();
   do {
     const std::size_t n = std::min(Executor::kMaxCompletions, completions_.size() - at);
-    now_ns_ = now_ns();
+    if (at > 0) now_ns_ = now_ns();
     executor_.advance(now_ns_, std::span<const Completion>(completions_).subspan(at, n), seen);
     at += n;
     did += static_cast<int>(executor_.posts().size());
@@ -129,15 +174,8 @@ void Progress::perform(const Post& post) {
     }
     case PostKind::copy:
     case PostKind::reduce:
-    case PostKind::divide: {
-      Result<Job> job = local_job(post);
-      if (job.ok()) jobs_.add(std::move(job).value());
-      status = job.status();
-      break;
-    }
-    case PostKind::compute:
-      status = Status(Code::unsupported, "this engine runs no compute ops; simulate the schedule, or leave them out");
-      break;
+    case PostKind::divide: status = add_job(post); break;
+    case PostKind::compute: status = compute(post); break;
     case PostKind::ended:
     case PostKind::waited_ready: {
       const Op& op = executor_.op(post);
@@ -150,10 +188,20 @@ void Progress::perform(const Post& post) {
   if (!status.ok()) completions_.push_back({post.cookie, std::move(status)});
 }
 
+// A partition for the device. Where the engine carries its values they move meanwhile: sources hold still until it has ended.
+Status Progress::compute(const Post& post) {
+  const Op& op = executor_.op(post);
+  stream()->post(post.cookie, post.op, op.arg, now_ns_, on_time_);
+  if (stream()->calls()) ++n_news_;
+  if (!stream()->how().carries || !op.produces || op.nbytes == 0) return {};
+  executor_.in_two(post);
+  return add_job(post);
+}
+
 // Copies, reductions and the division, with addresses; a peer's bytes are read where they are.
-Result<Job> Progress::local_job(const Post& post) const {
+Status Progress::add_job(const Post& post) {
   const Program& program = executor_.program();
-  Job job;
+  Job& job = jobs_.next();
   job.cookie = post.cookie;
   job.dtype = program.identity().dtype;
   job.redop = program.identity().redop;
@@ -162,10 +210,11 @@ Result<Job> Progress::local_job(const Post& post) const {
     job.dst = executor_.own(Buffer::output, 0);
     job.nbytes = program.output_elements() * itemsize(job.dtype);
     job.divisor = program.n_ranks_avg();
-    return job;
+    jobs_.add();
+    return {};
   }
   const Op& op = executor_.op(post);
-  job.what = post.kind == PostKind::reduce ? Job::What::reduce : Job::What::copy;
+  job.what = post.kind == PostKind::reduce || op.src_count > 1 ? Job::What::reduce : Job::What::copy;
   job.dst = executor_.own(op.dst_buffer, op.dst_offset);
   job.nbytes = op.nbytes;
   for (const Source& source : program.sources(op)) {
@@ -179,7 +228,8 @@ Result<Job> Progress::local_job(const Post& post) const {
     if (!bytes.ok()) return bytes.status();
     job.sources.push_back(*bytes);
   }
-  return job;
+  jobs_.add();
+  return {};
 }
 
 int Progress::handle_events() {
@@ -188,7 +238,7 @@ int Progress::handle_events() {
     const auto peer = static_cast<std::size_t>(event.peer);
     if (peer >= lost_.size()) continue;
     if (lost_[peer].ok()) lost_[peer] = event.status;
-    if (current_ == nullptr || !executor_.needs(event.peer, inbox())) continue;
+    if (current_ == nullptr || current_->fused() || !executor_.needs(event.peer, inbox())) continue;
     executor_.fail(std::move(event.status));
   }
   events_.clear();
@@ -240,19 +290,36 @@ void Progress::record_blocked(SpanStatus status) {
   }
 }
 
+void Progress::record_computing(SpanStatus status) {
+  if (stream() == nullptr) return;
+  computed_.clear();
+  stream()->running(now_ns_, computed_);
+  for (const Stream::Partition& partition : computed_) {
+    const Op& op = current_->program().ops()[partition.op];
+    record(Track::compute, op.channel, SpanKind::compute, &op, -1, partition.begin_ns, now_ns_, status);
+  }
+}
+
 void Progress::end_current(Status status) {
   const SpanStatus how = status.ok()                        ? SpanStatus::ok
                          : status.code == Code::aborted ? SpanStatus::aborted
                                                             : SpanStatus::failed;
   if (!status.ok()) {
-    record_blocked(how);
-    for (std::shared_ptr<Block>& block : current_->take_memory()) held_.push_back(std::move(block));
+    if (!current_->fused()) record_blocked(how);
+    record_computing(how);
+    for (std::shared_ptr<Block>& block : current_->take_memory())
+      if (block != nullptr) held_.push_back(std::move(block));
   }
   record(Track::control, 0, SpanKind::collective, nullptr, -1, current_->begin_ns(), now_ns_, how);
   if (status.ok()) set_state(EngineState::idle);
-  const std::shared_ptr<Work> ended = std::move(current_);
-  current_.reset();
-  ended->end(now_ns_, std::move(status));
+  if (current_->fused()) local_->leave();
+  end(std::exchange(current_, nullptr), std::move(status));
+}
+
+void Progress::end(std::shared_ptr<Work> work, Status status) {
+  ++n_news_;
+  local_->work_ended();
+  work->end(now_ns_, std::move(status));
 }
 
 void Progress::stop(Status reason) {
@@ -263,14 +330,16 @@ void Progress::stop(Status reason) {
   jobs_.clear();
   completions_.clear();
   if (current_ != nullptr) {
-    executor_.fail(reason);
+    if (current_->fused()) local_->group().stop(reason);
+    else executor_.fail(reason);
     end_current(reason);
   }
   while (!queue_.empty()) {
-    const std::shared_ptr<Work> work = std::move(queue_.front());
-    queue_.pop_front();
-    work->end(now_ns_, Status(Code::aborted, name_of(*work) + " on rank " + std::to_string(own_->rank()) +
-                                                 " was not run: " + reason.message, reason.rank));
+    std::shared_ptr<Work> work = std::move(queue_.front());
+    queue_.pop();
+    Status status(Code::aborted, name_of(*work) + " on rank " + std::to_string(own_->rank()) + " was not run: " +
+                                     reason.message, reason.rank);
+    end(std::move(work), std::move(status));
   }
 }
 
@@ -278,7 +347,10 @@ void Progress::wait_set(std::vector<pollfd>& descriptors, std::int64_t& wake_ns)
   if (stopped_) return;
   links_.wait_set(descriptors, wake_ns);
   if (!jobs_.empty()) wake_ns = 0;
-  if (current_ != nullptr) wake_ns = std::min(wake_ns, current_->deadline_ns());
+  if (current_ == nullptr) return;
+  wake_ns = std::min(wake_ns, current_->deadline_ns());
+  if (stream() != nullptr) wake_ns = std::min(wake_ns, stream()->due_ns());
+  if (current_->fused()) wake_ns = std::min(wake_ns, now_ns_ + node::Parking::kLongestNs);
 }
 
 void Progress::reset(std::uint16_t epoch) {
@@ -286,6 +358,7 @@ void Progress::reset(std::uint16_t epoch) {
   if (busy()) stop(Status(Code::aborted, "rank " + std::to_string(own_->rank()) + " was reset", own_->rank()));
   epoch_ = epoch;
   links_.reset(epoch);
+  local_->reset(epoch);
   jobs_.clear();
   completions_.clear();
   events_.clear();

@@ -1,8 +1,8 @@
 // What drives one rank's collectives: the executor's driver with real links, memory and time.
 //
 // Is: a step function: polls links and local jobs, advances the executor, does what it posts, ends collectives, enforces
-//     deadlines and aborts, records spans.
-// Is not: a thread (engine.cpp gives it one) and not safe for threads.
+//     deadlines and aborts, records spans. The user's computation runs beside it (stream.hpp).
+// Is not: a thread or a waiting caller (driver.cpp is both) and not safe for threads.
 //
 //   idle ──work queued──► running ──executor done──► idle
 //                            │ executor failed, deadline passed, peer lost, told to stop
@@ -17,16 +17,17 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <vector>
 
 #include "base/segment.hpp"
 #include "comm/jobs.hpp"
 #include "comm/links.hpp"
+#include "comm/local.hpp"
 #include "comm/work.hpp"
 #include "exec/executor.hpp"
 #include "trace/ring.hpp"
+#include "transport/queue.hpp"
 
 namespace ccl_lab {
 
@@ -34,12 +35,21 @@ enum class EngineState : std::uint32_t { idle = 0, running = 1, stopped = 2, clo
 
 class Progress {
  public:
-  Progress(std::shared_ptr<RankSegment> own, std::vector<std::int32_t> node_of, Mode mode);
+  // `local` runs fused works and lives longer.
+  Progress(std::shared_ptr<RankSegment> own, std::vector<std::int32_t> node_of, Mode mode, Local* local);
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
   Links& links() { return links_; }
-  void push(std::shared_ptr<Work> work) { queue_.push_back(std::move(work)); }
+  const Links& links() const { return links_; }
+  // Before and after a sleep on the doorbell: ranks of the node ring it only in between. False: nothing to take back.
+  bool announce_sleep() const {
+    const bool waits = current_ != nullptr && current_->fused();
+    if (waits) local_->group().announce_doorbell();
+    return waits;
+  }
+  void take_back_sleep() const { local_->group().take_back_doorbell(); }
+  void push(std::shared_ptr<Work> work) { queue_.push(std::move(work)); }
   // ok, or why this program cannot run now.
   Status check(const Program& program) const;
 
@@ -48,6 +58,14 @@ class Progress {
   // What to sleep on after a step that did nothing.
   void wait_set(std::vector<pollfd>& descriptors, std::int64_t& wake_ns) const;
   bool busy() const { return current_ != nullptr || !queue_.empty(); }
+  // Works, or what they left behind, still need somebody to step.
+  bool outstanding() const { return busy() || links_.unsent(); }
+  // Grows when a work has ended, or a partition waits for its caller.
+  std::uint64_t n_news() const { return n_news_; }
+  // What comes next may be a moment in time, which nothing but a timer tells.
+  bool on_the_clock() const { return stream() != nullptr && stream()->due_ns() != Stream::kNever; }
+  // When the last step began.
+  std::int64_t now() const { return now_ns_; }
 
   void stop(Status reason);
   void reset(std::uint16_t epoch);
@@ -57,32 +75,42 @@ class Progress {
   void set_state(EngineState state) { own_->control().state.store(static_cast<std::uint32_t>(state)); }
   Inbox inbox() const { return {own_->signals(), own_->ready_slots()}; }
   Status check_lost(const Program& program) const;
-  void begin_next();
+  bool begin_next();
+  Stream* stream() const { return current_ == nullptr ? nullptr : current_->stream(); }
+  int take_computed();
+  Status compute(const Post& post);
   int drive();
+  int drive_fused();
   void perform(const Post& post);
-  Result<Job> local_job(const Post& post) const;
+  Status add_job(const Post& post);
   int handle_events();
+  void end(std::shared_ptr<Work> work, Status status);
   void end_current(Status status);
   Status deadline_passed() const;
   void record(Track track, std::uint16_t index, SpanKind kind, const Op* op, std::int32_t peer, std::int64_t begin_ns,
               std::int64_t end_ns, SpanStatus status);
   void record_blocked(SpanStatus status);
+  void record_computing(SpanStatus status);
 
   std::shared_ptr<RankSegment> own_;
   SpanWriter spans_;
   Links links_;
   Jobs jobs_;
+  Local* local_;
   Baselines baselines_;
   Executor executor_;
   std::shared_ptr<Work> current_;
-  std::deque<std::shared_ptr<Work>> queue_;
+  Queue<std::shared_ptr<Work>> queue_;
   std::vector<Completion> completions_;
   std::vector<LinkEvent> events_;
   std::vector<Status> lost_;                     // by rank: why it cannot be reached until reset
   std::vector<std::shared_ptr<Block>> held_;     // memory of failed collectives
+  std::vector<Stream::Partition> computed_;
+  std::uint64_t n_news_ = 0;
   std::int64_t now_ns_ = 0;
   std::uint16_t epoch_ = 0;
   bool stopped_ = false;
+  bool on_time_ = false;  // what is posted now waited for a partition only
 };
 
 }  // namespace ccl_lab

@@ -70,6 +70,7 @@ Blocked Executor::blocked_in_flight(const Op& op, std::int64_t since_ns) const {
   if (op.kind == Kind::put) what += " to rank " + std::to_string(op.peer);
   if (op.kind == Kind::get) what += " from rank " + std::to_string(op.peer);
   if (op.kind == Kind::signal) what = "to rank " + std::to_string(op.peer);
+  if (op.kind == Kind::compute) return blocked_op(op, "of partition " + std::to_string(op.arg) + " has not ended", since_ns);
   return blocked_op(op, what + " has not completed", since_ns);
 }
 

@@ -132,7 +132,7 @@ void Executor::complete(const Completion& completion) {
 
 void Executor::complete_op(std::uint32_t index) {
   const Op& op = program_->ops()[index];
-  open_[index] = 0;
+  if (--open_[index] > 0) return;
   ended(op, index, begin_ns_[index]);
   const bool remote_put = (op.kind == Kind::put || op.kind == Kind::signal) && op.slot >= 0;
   if (remote_put) {
@@ -338,6 +338,7 @@ Put Executor::put_of(const Post& post) const {
     put.destination = remote(op.slot, op.dst_buffer, op.dst_offset);
   }
   put.signal = op.sig_channel;
+  put.urgent = op.awaited;
   put.cookie = post.cookie;
   put.tag.op_id = op.op_id;
   put.tag.channel = op.channel;

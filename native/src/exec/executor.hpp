@@ -121,6 +121,11 @@ class Executor {
   bool done() const { return run_ == Run::done; }
   bool failed() const { return run_ == Run::failed; }
   const Status& status() const { return status_; }
+  // The op of a post is done by two hands: it ends with the second completion.
+  void in_two(const Post& post) {
+    ++open_[post.op];
+    ++outstanding_;
+  }
   void fail(Status status);
   void fail_unless(Status status) {
     if (!status.ok()) fail(std::move(status));
@@ -204,7 +209,7 @@ class Executor {
   std::vector<std::uint64_t> own_raised_;     // by signal channel: signals of this rank to itself
   std::vector<std::uint32_t> flights_;        // puts in flight by (channel, peer)
   std::vector<std::int64_t> begin_ns_;        // by op
-  std::vector<std::uint8_t> open_;            // by op: posted and not completed
+  std::vector<std::uint8_t> open_;            // by op: completions that are to come
   std::vector<std::uint8_t> ready_;           // by peer slot
   std::vector<ReadySlot> ready_out_;          // by index in ready_to; sources of puts
   std::vector<RegionKey> remote_key_;         // by peer slot and buffer

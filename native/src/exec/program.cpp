@@ -30,6 +30,7 @@ class ProgramBuilder {
       for (; at < program_.channel_begin_[channel + 1]; ++at) add_op(order_[at]);
     }
     program_.flight_begin_.push_back(next_flight_);
+    mark_awaited();
     return std::move(program_);
   }
 
@@ -118,8 +119,9 @@ class ProgramBuilder {
     op.peer = spec_.peer[row];
     op.nic = spec_.nic[row];
     op.peer_nic = spec_.peer_nic[row];
+    const bool computes = op.kind == Kind::compute;
     const bool moves = op.kind == Kind::put || op.kind == Kind::get || op.kind == Kind::copy || op.kind == Kind::reduce;
-    if (moves) {
+    if (moves || (computes && spec_.src_count[row] > 0)) {
       op.dst_buffer = static_cast<Buffer>(spec_.dst_buf[row]);
       op.dst_offset = spec_.dst_offset[row];
       op.nbytes = spec_.nbytes[row];
@@ -144,12 +146,27 @@ class ProgramBuilder {
         break;
       case Kind::compute:
         op.arg = spec_.arg[row];
-        program_.has_compute_ = true;
+        op.produces = spec_.value[row] != 0;
+        program_.partitions_ = std::max(program_.partitions_, op.arg + 1);
         break;
       case Kind::copy:
       case Kind::reduce: break;
     }
     program_.ops_.push_back(op);
+  }
+
+  // Whose completion will be missed: others have time to be confirmed along with what goes the other way.
+  void mark_awaited() {
+    std::vector<std::uint8_t> later(program_.peers_.size());  // by slot: a put after this one goes there
+    for (std::size_t c = 0; c + 1 < program_.channel_begin_.size(); ++c) {
+      std::fill(later.begin(), later.end(), 0);
+      for (std::size_t i = program_.channel_begin_[c + 1]; i-- > program_.channel_begin_[c];) {
+        Op& op = program_.ops_[i];
+        if (op.kind == Kind::flush) std::fill(later.begin(), later.end(), 0);
+        if ((op.kind != Kind::put && op.kind != Kind::signal) || op.slot < 0) continue;
+        op.awaited = std::exchange(later[static_cast<std::size_t>(op.slot)], 1) == 0;
+      }
+    }
   }
 
   const ProgramSpec& spec_;

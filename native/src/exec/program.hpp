@@ -37,13 +37,18 @@ struct ProgramSpec {
   Alias alias = Alias::none;
   std::uint64_t alias_offset = 0;
   std::int32_t n_channels = 1;
+  // The node layer may run the whole collective in its own way: the result is the same (docs/adr/0009).
+  bool fused = false;
+  std::int32_t root = 0;
+  std::int32_t receiver = -1;                     // of send_recv
+  std::span<const std::int32_t> share_ops;        // by rank: the op_id that a span of its share of the work carries
 
   std::span<const std::int32_t> op_id;
   std::span<const std::uint8_t> kind;
   std::span<const std::int32_t> channel;
   std::span<const std::int32_t> peer;
   std::span<const std::int32_t> sig_channel;
-  std::span<const std::int64_t> value;
+  std::span<const std::int64_t> value;            // of a compute op: 1 where it produces, 0 where it only reads
   std::span<const std::uint8_t> dst_buf;
   std::span<const std::uint64_t> dst_offset;
   std::span<const std::uint64_t> nbytes;
@@ -89,13 +94,15 @@ struct Op {
   std::uint16_t channel = 0;
   std::uint16_t nic = 0;
   std::uint16_t peer_nic = 0;
+  bool produces = false;          // of a compute op: the first source, with the others added, goes to the destination
+  bool awaited = false;           // of a put: its channel sends its peer nothing more before a flush, or before its end
   std::int32_t op_id = -1;
   std::int32_t peer = -1;
   std::int32_t slot = -1;         // of the peer in Program::peers(), where the op needs its READY
   std::int32_t sig_channel = -1;
   std::int32_t counter = -1;      // of a wait, in Program::counters()
   std::int32_t flight = -1;       // of a put or signal: which in-flight count it is in; of a flush: what it waits for
-  std::int32_t arg = -1;
+  std::int32_t arg = -1;          // partition of a compute op
   std::uint32_t src_begin = 0;
   std::uint32_t src_count = 0;
   std::uint64_t value = 0;
@@ -140,7 +147,8 @@ class Program {
   std::int64_t n_ranks_avg() const { return n_ranks_avg_; }
   Alias alias() const { return alias_; }
   std::uint64_t alias_offset() const { return alias_offset_; }
-  bool has_compute() const { return has_compute_; }
+  // Partitions are numbered below this; 0: the program computes nothing.
+  std::int32_t partitions() const { return partitions_; }
 
   std::span<const Op> ops() const { return ops_; }
   std::size_t n_channels() const { return channel_begin_.size() - 1; }
@@ -165,7 +173,7 @@ class Program {
   std::int64_t n_ranks_avg_ = 1;
   Alias alias_ = Alias::none;
   std::uint64_t alias_offset_ = 0;
-  bool has_compute_ = false;
+  std::int32_t partitions_ = 0;
   std::uint32_t max_sources_ = 1;
   std::vector<Op> ops_;
   std::vector<std::uint32_t> channel_begin_;

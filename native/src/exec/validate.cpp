@@ -12,6 +12,8 @@ namespace ccl_lab {
 
 namespace {
 
+constexpr std::int32_t kMaxPartitions = 1 << 24;  // tables of durations have an entry each
+
 std::string range_text(std::uint64_t offset, std::uint64_t nbytes) {
   return "[" + std::to_string(offset) + ", +" + std::to_string(nbytes) + ")";
 }
@@ -30,9 +32,9 @@ class Row {
     if (Status status = check_peer(); !status.ok()) return status;
     if (Status status = check_signal(); !status.ok()) return status;
     if (Status status = check_source_list(); !status.ok()) return status;
-    if (kind() == Kind::compute && spec_.arg[i_] < 0) return refuse(Code::usage, "compute without a partition");
-    if (!moves_bytes()) return {};
-    if (Status status = check_destination(); !status.ok()) return status;
+    if (Status status = check_computation(); !status.ok()) return status;
+    if (!moves_bytes() && !computes()) return {};
+    if (Status status = writes() ? check_destination() : Status(); !status.ok()) return status;
     for (std::size_t s = first_source(); s < end_source(); ++s)
       if (Status status = check_source(s); !status.ok()) return status;
     return {};
@@ -43,6 +45,8 @@ class Row {
   bool moves_bytes() const {
     return kind() == Kind::put || kind() == Kind::get || kind() == Kind::copy || kind() == Kind::reduce;
   }
+  bool computes() const { return kind() == Kind::compute; }
+  bool writes() const { return moves_bytes() || spec_.value[i_] != 0; }
   std::size_t first_source() const { return static_cast<std::size_t>(spec_.src_begin[i_]); }
   std::size_t end_source() const { return first_source() + static_cast<std::size_t>(spec_.src_count[i_]); }
 
@@ -50,6 +54,18 @@ class Row {
     const std::string name = spec_.kind[i_] < kKindCount ? std::string(" (") + kKindNames[spec_.kind[i_]] + ")" : "";
     return Status(code, "rank " + std::to_string(placement_.rank) + ", op " + std::to_string(spec_.op_id[i_]) + name +
                             ": " + what, placement_.rank, -1, spec_.op_id[i_]);
+  }
+
+  Status check_computation() const {
+    if (!computes()) return {};
+    if (spec_.arg[i_] < 0 || spec_.arg[i_] >= kMaxPartitions)
+      return refuse(Code::bounds, "partition " + std::to_string(spec_.arg[i_]) + " is outside 0.." +
+                                      std::to_string(kMaxPartitions - 1));
+    if (spec_.value[i_] != 0 && spec_.value[i_] != 1)
+      return refuse(Code::usage, "value is " + std::to_string(spec_.value[i_]) + ", expected 1 (it produces) or 0 (it reads)");
+    if (spec_.value[i_] == 1 && spec_.src_buf[first_source()] != static_cast<std::uint8_t>(Buffer::input))
+      return refuse(Code::usage, "produces bytes of another buffer than INPUT");
+    return {};
   }
 
   Status check_peer() const {
@@ -77,8 +93,8 @@ class Row {
     const std::int64_t begin = spec_.src_begin[i_];
     const std::int64_t n = spec_.src_count[i_];
     const bool one = kind() == Kind::put || kind() == Kind::get || kind() == Kind::copy;
-    if (!moves_bytes()) return {};
-    if (begin < 0 || n < 1 || begin + n > static_cast<std::int64_t>(spec_.src_rank.size()))
+    if (!moves_bytes() && !computes()) return {};
+    if (begin < 0 || n < (writes() ? 1 : 0) || begin + n > static_cast<std::int64_t>(spec_.src_rank.size()))
       return refuse(Code::bounds, "sources " + range_text(static_cast<std::uint64_t>(begin), static_cast<std::uint64_t>(n)) +
                                       " of a table of " + std::to_string(spec_.src_rank.size()));
     if (one && n != 1) return refuse(Code::usage, "has " + std::to_string(n) + " sources, expected 1");
@@ -100,7 +116,7 @@ class Row {
     const bool own = kind() != Kind::put || spec_.peer[i_] == placement_.rank;
     if (Status status = check_range("destination", spec_.dst_buf[i_], spec_.dst_offset[i_], own); !status.ok())
       return status;
-    if (kind() == Kind::reduce && spec_.nbytes[i_] % itemsize(spec_.dtype) != 0)
+    if ((kind() == Kind::reduce || computes()) && spec_.nbytes[i_] % itemsize(spec_.dtype) != 0)
       return refuse(Code::shape, std::to_string(spec_.nbytes[i_]) + " bytes are no whole number of " +
                                      kDTypeNames[static_cast<std::size_t>(spec_.dtype)]);
     return {};
@@ -116,13 +132,14 @@ class Row {
     if (kind() == Kind::get && owner != spec_.peer[i_])
       return refuse(Code::usage, "gets from rank " + std::to_string(spec_.peer[i_]) + " bytes of rank " +
                                      std::to_string(owner));
+    if (computes() && !own) return refuse(Code::usage, "computes on bytes of rank " + std::to_string(owner));
     const bool local = kind() == Kind::copy || kind() == Kind::reduce;
     if (local && !own && !placement_.load_store[static_cast<std::size_t>(owner)])
       return refuse(Code::unsupported, "reads memory of rank " + std::to_string(owner) +
                                            ", which is not attached to this process; use get, or a schedule whose copies "
                                            "and reductions stay inside a node");
     if (Status status = check_range("source", spec_.src_buf[s], spec_.src_offset[s], own); !status.ok()) return status;
-    return own ? check_overlap(s) : Status();
+    return own && writes() ? check_overlap(s) : Status();
   }
 
   struct Place {

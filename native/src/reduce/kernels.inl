@@ -1,221 +1,254 @@
 // The reduction kernels, compiled once per instruction set by kernels_<isa>.cpp.
 //
-// Is: plain loops over blocks that stay in the first-level cache, left to the compiler to vectorise, and the conversions
-//     of 16-bit floats.
+// Is: loops that keep the accumulators in registers: a strip of a few vectors is read from every source, one source
+//     after the other, then stored to every destination.
 // Is not: a header: each including file compiles its own copy with its own instruction set.
 //
 // Invariants
 //  - Nothing here may be shared with another file: a function the linker merges could carry instructions that the
 //    processor lacks. Hence the unnamed namespace, C headers only and no inline function of the standard library.
-//  - A block is accumulated in local memory before it is stored, so dst may be a source.
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-#if defined(__F16C__)
-#include <immintrin.h>
-#endif
-
+//  - A result is stored only when every source was read at its place, so a destination may be a source.
+//  - What overlaps (the ends of a buffer) is computed before anything is stored there.
+//
+// Why strips: reading a few neighbouring lines of one stream before the next keeps DRAM pages open and costs least where
+// streams collide in the first-level cache (AMD's way predictor hashes addresses modulo 2^28). Why no prefetch: the
+// processor's own was faster at every size that was measured.
+#include "reduce/elements.inl"
 #include "reduce/kernels.hpp"
 
 namespace ccl_lab::kernels {
 namespace {
 
-constexpr size_t kBlock = 1024;
+// How much code a reduction is worth: few bytes go vector by vector; or several at a time; or there are also loops for
+// known numbers of sources in place.
+enum class Effort { little, some, most };
 
-struct Sum {
-  template <class T>
-  static T apply(T a, T b) { return static_cast<T>(a + b); }
-};
-struct Prod {
-  template <class T>
-  static T apply(T a, T b) { return a * b; }
-  // Narrow integers are promoted to int, which must not overflow.
-  static uint8_t apply(uint8_t a, uint8_t b) { return static_cast<uint8_t>(static_cast<uint32_t>(a) * b); }
-  static uint16_t apply(uint16_t a, uint16_t b) { return static_cast<uint16_t>(static_cast<uint32_t>(a) * b); }
-};
-// np.minimum and np.maximum: the first NaN is the result.
-struct Min {
-  template <class T>
-  static T apply(T a, T b) { return (static_cast<int>(a < b) | static_cast<int>(a != a)) ? a : b; }
-};
-struct Max {
-  template <class T>
-  static T apply(T a, T b) { return (static_cast<int>(a > b) | static_cast<int>(a != a)) ? a : b; }
-};
-struct And {
-  template <class T>
-  static T apply(T a, T b) { return static_cast<T>(a & b); }
-};
-struct Or {
-  template <class T>
-  static T apply(T a, T b) { return static_cast<T>(a | b); }
-};
-struct Xor {
-  template <class T>
-  static T apply(T a, T b) { return static_cast<T>(a ^ b); }
+// Passed by value: in memory it could be what a store of bytes overwrites.
+struct Streams {
+  unsigned char* const* dsts;
+  size_t n_dsts;
+  const unsigned char* const* srcs;
+  size_t n_srcs;
 };
 
-// Elements that are reduced as they are stored.
-template <class T>
-struct Plain {
-  using Acc = T;
-  static constexpr size_t kSize = sizeof(T);
-  static void load(T* acc, const unsigned char* src, size_t n) { memcpy(acc, src, n * sizeof(T)); }
+// K vectors of W bytes: a part of every stream, accumulated, and as it is stored.
+template <class Codec, size_t W, size_t K>
+struct Strip {
+  typename Codec::template Wide<holder(W)> acc[K];
+  Raw<holder(W)> raw[K];
+
+  CCL_INLINE void begin(const unsigned char* from) {
+    CCL_UNROLL
+    for (size_t k = 0; k < K; ++k) acc[k] = Codec::template read<W>(from + k * W);
+  }
   template <class Op>
-  static void combine(T* acc, const unsigned char* src, size_t n) {
-    for (size_t i = 0; i < n; ++i) {
-      T value;
-      memcpy(&value, src + i * sizeof(T), sizeof(T));
-      acc[i] = Op::apply(acc[i], value);
+  CCL_INLINE void add(const unsigned char* from) {
+    CCL_UNROLL
+    for (size_t k = 0; k < K; ++k)
+      acc[k] = Codec::template combine<Op, holder(W)>(acc[k], Codec::template read<W>(from + k * W));
+  }
+  template <class Finish>
+  CCL_INLINE void end(Finish finish) {
+    CCL_UNROLL
+    for (size_t k = 0; k < K; ++k)
+      raw[k] = finish.template operator()<holder(W)>(Codec::template narrow<holder(W)>(acc[k]));
+  }
+  template <bool kStreaming = false>
+  CCL_INLINE void put(unsigned char* to) const {
+    CCL_UNROLL
+    for (size_t k = 0; k < K; ++k) {
+      if constexpr (kStreaming) stream<W>(to + k * W, raw[k]);
+      else store<W>(to + k * W, raw[k]);
     }
   }
-  static void store(unsigned char* dst, const T* acc, size_t n) { memcpy(dst, acc, n * sizeof(T)); }
-};
 
-inline float bits_to_float(uint32_t bits) {
-  float value;
-  memcpy(&value, &bits, sizeof value);
-  return value;
-}
-inline uint32_t float_to_bits(float value) {
-  uint32_t bits;
-  memcpy(&bits, &value, sizeof bits);
-  return bits;
-}
-
-// 16-bit floats: widened to float32, narrowed once at the store.
-template <class Format>
-struct Widened {
-  using Acc = float;
-  static constexpr size_t kSize = 2;
-  static void load(float* acc, const unsigned char* src, size_t n) { Format::widen(acc, src, n); }
-  template <class Op>
-  static void combine(float* acc, const unsigned char* src, size_t n) {
-    float value[kBlock];
-    Format::widen(value, src, n);
-    for (size_t i = 0; i < n; ++i) acc[i] = Op::apply(acc[i], value[i]);
+  template <class Op, class Finish>
+  CCL_INLINE void compute(Streams of, size_t at, Finish finish) {
+    begin(one_register(of.srcs[0] + at));
+    for (size_t s = 1; s < of.n_srcs; ++s) add<Op>(one_register(of.srcs[s] + at));
+    end(finish);
   }
-  static void store(unsigned char* dst, const float* acc, size_t n) { Format::narrow(dst, acc, n); }
-};
-
-struct BFloat16 {
-  static void widen(float* out, const unsigned char* src, size_t n) {
-    for (size_t i = 0; i < n; ++i) {
-      uint16_t half;
-      memcpy(&half, src + 2 * i, 2);
-      out[i] = bits_to_float(static_cast<uint32_t>(half) << 16);
-    }
-  }
-  static void narrow(unsigned char* dst, const float* in, size_t n) {
-    for (size_t i = 0; i < n; ++i) {
-      const uint32_t bits = float_to_bits(in[i]);
-      const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-      const uint32_t quiet = ((bits >> 16) & 0x8000u) | 0x7fc0u;
-      const uint16_t half = static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
-      memcpy(dst + 2 * i, &half, 2);
-    }
+  template <bool kStreaming = false>
+  CCL_INLINE void put_all(Streams of, size_t at) const {
+    for (size_t d = 0; d < of.n_dsts; ++d) put<kStreaming>(one_register(of.dsts[d] + at));
   }
 };
 
-inline float half_to_float(uint16_t half) {
-  const uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16;
-  const uint32_t exponent = (half >> 10) & 0x1fu;
-  const uint32_t mantissa = half & 0x3ffu;
-  if (exponent == 0) return bits_to_float(sign | float_to_bits(static_cast<float>(mantissa) * 0x1p-24f));
-  if (exponent == 31) return bits_to_float(sign | 0x7f800000u | (mantissa << 13) | (mantissa ? 0x400000u : 0u));
-  return bits_to_float(sign | ((exponent + 112u) << 23) | (mantissa << 13));
+// As many strips of K vectors as fit; returns the offset of the first byte not done.
+template <class Codec, class Op, size_t K, bool kStreaming, class Finish>
+CCL_INLINE size_t strips(Streams of, size_t at, size_t end, Finish finish) {
+  for (; end - at >= K * kWidth; at += K * kWidth) {
+    Strip<Codec, kWidth, K> strip;
+    strip.template compute<Op>(of, at, finish);
+    strip.template put_all<kStreaming>(of, at);
+  }
+  return at;
 }
 
-inline uint16_t float_to_half(float value) {
-  const uint32_t bits = float_to_bits(value);
-  const uint32_t sign = (bits >> 16) & 0x8000u;
-  const uint32_t magnitude = bits & 0x7fffffffu;
-  uint32_t half = 0;
-  if (magnitude > 0x7f800000u) half = 0x7e00u | ((magnitude >> 13) & 0x3ffu);
-  else if (magnitude >= 0x47800000u) half = 0x7c00u;
-  else if (magnitude >= 0x38800000u) half = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
-  // Below the normal range: adding 0.5 leaves the bits of the subnormal, rounded by the addition, in the mantissa.
-  else half = float_to_bits(bits_to_float(magnitude) + 0.5f) - 0x3f000000u;
-  return static_cast<uint16_t>(sign | half);
+// N sources that are the destinations, in the same order: every address stays in a register.
+template <class Codec, class Op, size_t N>
+__attribute__((noinline)) size_t in_place_strips(unsigned char* const* dsts, size_t at, size_t end) {
+  constexpr size_t K = kWidth == 64 || Codec::kRegisters > 1 ? 4 : 8;
+  unsigned char* streams[N];
+  CCL_UNROLL
+  for (size_t s = 0; s < N; ++s) streams[s] = dsts[s];
+  for (; end - at >= K * kWidth; at += K * kWidth) {
+    Strip<Codec, kWidth, K> strip;
+    strip.begin(streams[0] + at);
+    CCL_UNROLL
+    for (size_t s = 1; s < N; ++s) {
+      keep_order();
+      strip.template add<Op>(streams[s] + at);
+      CCL_UNROLL
+      for (size_t k = 0; k < K; ++k) settle(strip.acc[k]);
+    }
+    strip.end(AsItIs{});
+    CCL_UNROLL
+    for (size_t s = 0; s < N; ++s) {
+      keep_order();
+      strip.put(streams[s] + at);
+    }
+  }
+  return at;
 }
 
-struct Float16 {
-  static void widen(float* out, const unsigned char* src, size_t n) {
-    size_t i = 0;
-#if defined(__F16C__)
-    for (; i + 8 <= n; i += 8) {
-      const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(src + 2 * i));
-      _mm256_storeu_ps(out + i, _mm256_cvtph_ps(halves));
-    }
-#endif
-    for (; i < n; ++i) {
-      uint16_t half;
-      memcpy(&half, src + 2 * i, 2);
-      out[i] = half_to_float(half);
-    }
-  }
-  static void narrow(unsigned char* dst, const float* in, size_t n) {
-    size_t i = 0;
-#if defined(__F16C__)
-    for (; i + 8 <= n; i += 8) {
-      const __m128i halves = _mm256_cvtps_ph(_mm256_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(dst + 2 * i), halves);
-    }
-#endif
-    for (; i < n; ++i) {
-      const uint16_t half = float_to_half(in[i]);
-      memcpy(dst + 2 * i, &half, 2);
-    }
-  }
-};
+CCL_INLINE bool in_place(Streams of) {
+  if (of.n_dsts != of.n_srcs) return false;
+  for (size_t s = 0; s < of.n_srcs; ++s)
+    if (of.dsts[s] != of.srcs[s]) return false;
+  return true;
+}
 
 template <class Codec, class Op>
-void reduce_blocks(unsigned char* dst, const unsigned char* const* srcs, size_t n_srcs, size_t count) {
-  typename Codec::Acc acc[kBlock];
-  for (size_t at = 0; at < count; at += kBlock) {
-    const size_t n = count - at < kBlock ? count - at : kBlock;
-    Codec::load(acc, srcs[0] + at * Codec::kSize, n);
-    for (size_t s = 1; s < n_srcs; ++s) Codec::template combine<Op>(acc, srcs[s] + at * Codec::kSize, n);
-    Codec::store(dst + at * Codec::kSize, acc, n);
+CCL_INLINE size_t unrolled(Streams of, size_t at, size_t end) {
+  if (!in_place(of)) return at;
+  switch (of.n_srcs) {
+    case 2: return in_place_strips<Codec, Op, 2>(of.dsts, at, end);
+    case 3: return in_place_strips<Codec, Op, 3>(of.dsts, at, end);
+    case 4: return in_place_strips<Codec, Op, 4>(of.dsts, at, end);
+    case 5: return in_place_strips<Codec, Op, 5>(of.dsts, at, end);
+    case 6: return in_place_strips<Codec, Op, 6>(of.dsts, at, end);
+    case 7: return in_place_strips<Codec, Op, 7>(of.dsts, at, end);
+    case 8: return in_place_strips<Codec, Op, 8>(of.dsts, at, end);
+    default: return at;
   }
 }
 
-template <class Codec, class Wide>
-void divide_blocks(unsigned char* dst, int64_t divisor, size_t count) {
-  typename Codec::Acc acc[kBlock];
-  for (size_t at = 0; at < count; at += kBlock) {
-    const size_t n = count - at < kBlock ? count - at : kBlock;
-    Codec::load(acc, dst + at * Codec::kSize, n);
-    for (size_t i = 0; i < n; ++i)
-      acc[i] = static_cast<typename Codec::Acc>(static_cast<Wide>(acc[i]) / static_cast<Wide>(divisor));
-    Codec::store(dst + at * Codec::kSize, acc, n);
+// The bytes before the first destination is aligned, if those are whole elements.
+template <class Codec>
+CCL_INLINE size_t head_of(Streams of) {
+  const size_t head = (kWidth - reinterpret_cast<uintptr_t>(of.dsts[0]) % kWidth) % kWidth;
+  return head % Codec::kSize == 0 ? head : 0;
+}
+
+CCL_INLINE bool all_aligned(Streams of, size_t at) {
+  for (size_t d = 0; d < of.n_dsts; ++d)
+    if (reinterpret_cast<uintptr_t>(of.dsts[d] + at) % kWidth != 0) return false;
+  return true;
+}
+
+// Any number of bytes from two vectors on: strips, and the ends where they are not whole vectors. Those are computed
+// before anything is stored, and stored last. The streams come one by one, in registers.
+template <class Codec, class Op, Effort kEffort, class Finish>
+__attribute__((noinline)) void large(unsigned char* const* dsts, size_t n_dsts, const unsigned char* const* srcs,
+                                     size_t n_srcs, size_t nbytes, bool streaming, Finish finish) {
+  const Streams of{dsts, n_dsts, srcs, n_srcs};
+  constexpr size_t W = kWidth;
+  constexpr size_t kMost = Finish::kSlow ? 1 : (kEffort == Effort::little ? 4 : 8) / Codec::kRegisters;
+  const size_t head = nbytes >= 16 * W ? head_of<Codec>(of) : 0;
+  const bool tail = (nbytes - head) % W != 0;
+  Strip<Codec, W, 1> first{}, last{};
+  if (head != 0) first.template compute<Op>(of, 0, finish);
+  if (tail) last.template compute<Op>(of, nbytes - W, finish);
+  size_t at = head;
+  if (streaming && all_aligned(of, at)) {
+    // Fewer vectors a strip: the buffers that combine such stores are few.
+    at = strips<Codec, Op, (kMost > 1 ? kMost / 2 : 1), true>(of, at, nbytes, finish);
+    stream_fence();
+  } else {
+    if constexpr (kEffort == Effort::most) at = unrolled<Codec, Op>(of, at, nbytes);
+    at = strips<Codec, Op, kMost, false>(of, at, nbytes, finish);
   }
+  if constexpr (kMost > 1) at = strips<Codec, Op, 1, false>(of, at, nbytes, finish);
+  if (head != 0) first.put_all(of, 0);
+  if (tail) last.put_all(of, nbytes - W);
+}
+
+// Few bytes: K vectors from the front and K from the back, which may overlap; both are computed before either is
+// stored. Bytes for which these are too many go to smaller ones.
+template <class Codec, class Op, size_t W, size_t K, class Finish>
+CCL_INLINE void small(Streams of, size_t nbytes, Finish finish) {
+  if (nbytes >= K * W) {
+    Strip<Codec, W, K> front, back;
+    if (nbytes == K * W) {
+      front.template compute<Op>(of, 0, finish);
+      return front.put_all(of, 0);
+    }
+    const size_t behind = nbytes - K * W;
+    front.begin(of.srcs[0]);
+    back.begin(of.srcs[0] + behind);
+    for (size_t s = 1; s < of.n_srcs; ++s) {
+      front.template add<Op>(of.srcs[s]);
+      back.template add<Op>(of.srcs[s] + behind);
+    }
+    front.end(finish);
+    back.end(finish);
+    for (size_t d = 0; d < of.n_dsts; ++d) {
+      front.put(of.dsts[d]);
+      back.put(of.dsts[d] + behind);
+    }
+    return;
+  }
+  if constexpr (K > 1) small<Codec, Op, W, K / 2>(of, nbytes, finish);
+  else if constexpr (W / 2 >= Codec::kSize) small<Codec, Op, W / 2, 1>(of, nbytes, finish);
+}
+
+template <class Codec, class Op, Effort kEffort, class Finish>
+CCL_INLINE void reduce_any(unsigned char* const* dsts, size_t n_dsts, const unsigned char* const* srcs, size_t n_srcs,
+                           size_t nbytes, bool streaming, Finish finish) {
+  constexpr size_t kMost = kEffort == Effort::little ? 1 : kWidth == 64 ? 4 : 4 / Codec::kRegisters;
+  if (nbytes >= 2 * kMost * kWidth)
+    return large<Codec, Op, kEffort>(dsts, n_dsts, srcs, n_srcs, nbytes, streaming, finish);
+  small<Codec, Op, kWidth, kMost>({dsts, n_dsts, srcs, n_srcs}, nbytes, finish);
+}
+
+template <class Codec, class Op, Effort kEffort>
+void reduce(unsigned char* const* dsts, size_t n_dsts, const unsigned char* const* srcs, size_t n_srcs, size_t nbytes,
+            bool streaming) {
+  reduce_any<Codec, Op, kEffort>(dsts, n_dsts, srcs, n_srcs, nbytes, streaming, AsItIs{});
+}
+
+template <class Codec, class Finish>
+void average(unsigned char* const* dsts, size_t n_dsts, const unsigned char* const* srcs, size_t n_srcs, size_t nbytes,
+             bool streaming, int64_t divisor) {
+  const Finish finish{static_cast<decltype(Finish::divisor)>(divisor)};
+  reduce_any<Codec, Sum, Effort::little>(dsts, n_dsts, srcs, n_srcs, nbytes, streaming, finish);
 }
 
 // Rows in the order of RedOp; sums, products and bits of signed integers are those of the unsigned, which may wrap.
 template <class Signed, class Unsigned>
 constexpr void fill_integer(ReduceKernel (&row)[8]) {
-  row[0] = row[4] = reduce_blocks<Plain<Unsigned>, Sum>;
-  row[1] = reduce_blocks<Plain<Unsigned>, Prod>;
-  row[2] = reduce_blocks<Plain<Signed>, Min>;
-  row[3] = reduce_blocks<Plain<Signed>, Max>;
-  row[5] = reduce_blocks<Plain<Unsigned>, And>;
-  row[6] = reduce_blocks<Plain<Unsigned>, Or>;
-  row[7] = reduce_blocks<Plain<Unsigned>, Xor>;
+  row[0] = row[4] = reduce<Plain<Unsigned>, Sum, sizeof(Unsigned) >= 4 ? Effort::most : Effort::some>;
+  row[1] = reduce<Plain<Unsigned>, Prod, Effort::little>;
+  row[2] = reduce<Plain<Signed>, Min, Effort::little>;
+  row[3] = reduce<Plain<Signed>, Max, Effort::little>;
+  row[5] = reduce<Plain<uint8_t>, And, Effort::little>;
+  row[6] = reduce<Plain<uint8_t>, Or, Effort::little>;
+  row[7] = reduce<Plain<uint8_t>, Xor, Effort::little>;
 }
 
 template <class Codec>
 constexpr void fill_float(ReduceKernel (&row)[8]) {
-  row[0] = row[4] = reduce_blocks<Codec, Sum>;
-  row[1] = reduce_blocks<Codec, Prod>;
-  row[2] = reduce_blocks<Codec, Min>;
-  row[3] = reduce_blocks<Codec, Max>;
+  row[0] = row[4] = reduce<Codec, Sum, Effort::most>;
+  row[1] = reduce<Codec, Prod, Effort::little>;
+  row[2] = reduce<Codec, Min, Effort::little>;
+  row[3] = reduce<Codec, Max, Effort::little>;
 }
 
 constexpr Table make_table() {
   Table table{};
-  fill_float<Widened<Float16>>(table.reduce[0]);
-  fill_float<Widened<BFloat16>>(table.reduce[1]);
+  fill_float<Float16>(table.reduce[0]);
+  fill_float<BFloat16>(table.reduce[1]);
   fill_float<Plain<float>>(table.reduce[2]);
   fill_float<Plain<double>>(table.reduce[3]);
   fill_integer<int8_t, uint8_t>(table.reduce[4]);
@@ -223,18 +256,19 @@ constexpr Table make_table() {
   fill_integer<int32_t, uint32_t>(table.reduce[6]);
   fill_integer<int64_t, uint64_t>(table.reduce[7]);
   fill_integer<uint8_t, uint8_t>(table.reduce[8]);
-  table.divide[0] = divide_blocks<Widened<Float16>, float>;
-  table.divide[1] = divide_blocks<Widened<BFloat16>, float>;
-  table.divide[2] = divide_blocks<Plain<float>, float>;
-  table.divide[3] = divide_blocks<Plain<double>, double>;
-  table.divide[4] = divide_blocks<Plain<int8_t>, int64_t>;
-  table.divide[5] = divide_blocks<Plain<int16_t>, int64_t>;
-  table.divide[6] = divide_blocks<Plain<int32_t>, int64_t>;
-  table.divide[7] = divide_blocks<Plain<int64_t>, int64_t>;
-  table.divide[8] = divide_blocks<Plain<uint8_t>, int64_t>;
+  table.average[0] = average<Float16, DividedWidened<Float16>>;
+  table.average[1] = average<BFloat16, DividedWidened<BFloat16>>;
+  table.average[2] = average<Plain<float>, DividedFloat<float>>;
+  table.average[3] = average<Plain<double>, DividedFloat<double>>;
+  table.average[4] = average<Plain<uint8_t>, DividedInteger<int8_t>>;
+  table.average[5] = average<Plain<uint16_t>, DividedInteger<int16_t>>;
+  table.average[6] = average<Plain<uint32_t>, DividedInteger<int32_t>>;
+  table.average[7] = average<Plain<uint64_t>, DividedInteger<int64_t>>;
+  table.average[8] = average<Plain<uint8_t>, DividedInteger<uint8_t>>;
   return table;
 }
 
 constexpr Table kTable = make_table();
 
 }  // namespace
+}  // namespace ccl_lab::kernels

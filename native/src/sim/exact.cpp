@@ -308,12 +308,15 @@ class Clock {
            (in_.link_a[op] == in_.link_b[op] ? 0 : in_.link_latency_ps[in_.link_b[op]]);
   }
 
+  [[nodiscard]] std::int64_t busy_ps(std::int32_t op, std::int32_t link) const {
+    return std::min(in_.hold_ps[op] + duration_ps(in_.work_bytes[op], in_.link_bytes_per_s[link]), kForever);
+  }
+
   // Occupies the links of the path; returns the arrival.
   std::int64_t move(std::int32_t op, std::int64_t from) {
     const std::int32_t a = in_.link_a[op], b = in_.link_b[op];
     const std::int64_t start = std::max({from, in_.ready_ps[op], free_[a], free_[b]});
-    const std::int64_t time_a = duration_ps(in_.work_bytes[op], in_.link_bytes_per_s[a]);
-    const std::int64_t time_b = a == b ? time_a : duration_ps(in_.work_bytes[op], in_.link_bytes_per_s[b]);
+    const std::int64_t time_a = busy_ps(op, a), time_b = a == b ? time_a : busy_ps(op, b);
     // Each at most 2^62, so sums of two fit; saturated here so that later ops cannot overflow either.
     free_[a] = std::min(start + time_a, kForever);
     free_[b] = std::min(start + time_b, kForever);
@@ -370,7 +373,7 @@ std::int64_t find_bad_op(const ExactInput& in) {
     if (in.kind[op] >= kKindCount || in.rank[op] < 0 || in.rank[op] >= ranks || in.peer[op] < -1 ||
         in.peer[op] >= ranks || (paired && in.peer[op] < 0) || (counted && in.sig_channel[op] < 0) ||
         in.sig_channel[op] < -1 || in.work_bytes[op] < 0 || !link_is_good(in.link_a[op]) || !link_is_good(in.link_b[op]) ||
-        !time_is_good(in.compute_ps[op]) || !time_is_good(in.ready_ps[op]) || !time_is_good(in.request_ps[op]) ||
+        !time_is_good(in.compute_ps[op]) || !time_is_good(in.hold_ps[op]) || !time_is_good(in.ready_ps[op]) || !time_is_good(in.request_ps[op]) ||
         !time_is_good(in.late_ps[in.rank[op]]) || !time_is_good(in.link_latency_ps[in.link_a[op]]) ||
         !time_is_good(in.link_latency_ps[in.link_b[op]]))
       return static_cast<std::int64_t>(op);
@@ -392,6 +395,7 @@ ExactResult find_deadlock(const ExactInput& in, const Order& order, std::span<co
 }  // namespace
 
 std::int64_t duration_ps(std::int64_t nbytes, std::int64_t bytes_per_s) noexcept {
+  if (bytes_per_s >= kInstant) return 0;
   const Wide rate = static_cast<Wide>(bytes_per_s);
   const Wide ps = (static_cast<Wide>(nbytes) * 1'000'000'000'000u + rate - 1) / rate;
   return ps > static_cast<Wide>(kForever) ? kForever : static_cast<std::int64_t>(ps);

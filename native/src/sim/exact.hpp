@@ -21,6 +21,7 @@ struct ExactInput {
   std::span<const std::int32_t> sig_channel;   // -1: raises no counter
   std::span<const std::int32_t> value;         // of a wait
   std::span<const std::int64_t> work_bytes;    // bytes that the links or the memory engine move for this op
+  std::span<const std::int64_t> hold_ps;       // how long a transfer occupies its links beyond its bytes
   std::span<const std::int64_t> compute_ps;    // duration of a compute
   std::span<const std::int64_t> ready_ps;      // no memory of another rank is touched before this
   std::span<const std::int64_t> request_ps;    // latency of a get's request
@@ -55,6 +56,9 @@ struct ExactResult {
   std::int64_t op = -1;
   std::int64_t detail = 0;
 };
+
+// A link of this rate or more takes no time: rounding up would give every op at least 1 ps.
+inline constexpr std::int64_t kInstant = std::int64_t{1} << 62;
 
 // Picoseconds that `nbytes` need at `bytes_per_s` (above 0), rounded up; saturates at 2^62.
 [[nodiscard]] std::int64_t duration_ps(std::int64_t nbytes, std::int64_t bytes_per_s) noexcept;

@@ -1,8 +1,9 @@
 // The spans of one rank on their way out: a ring in the rank's segment.
 //
-// Is: a queue of SpanRecord with one writer (the rank's progress thread) and one reader (the notebook's collector, or the
-//     rank itself), in different processes or not. Records that find the ring full are counted and lost.
-// Is not: a place where anyone waits: neither side blocks, allocates or makes a system call.
+// Is: a queue of SpanRecord with one writing process (the rank: its progress thread, and callers that drive a collective
+//     themselves) and one reader (the notebook's collector, or the rank itself), in different processes or not. Records that find the ring full are counted and lost.
+// Is not: a place where anyone waits long: threads of the rank take turns for one record; neither side allocates or makes
+//     a system call.
 //
 //   head counts records ever written, tail records ever read; slot = count & (capacity - 1).
 //
@@ -24,6 +25,8 @@ namespace ccl_lab {
 
 struct SpanRingHeader {
   alignas(64) std::atomic<std::uint64_t> head;
+  std::atomic<std::uint64_t> known_tail;  // as a writer last saw it
+  std::atomic<std::uint32_t> writing;     // a thread of the rank writes a record
   alignas(64) std::atomic<std::uint64_t> tail;
   alignas(64) std::atomic<std::uint64_t> dropped;
 };
@@ -37,9 +40,7 @@ class SpanWriter {
       : header_(reinterpret_cast<SpanRingHeader*>(memory)),
         slots_(reinterpret_cast<SpanRecord*>(memory + kSpanRingHeaderBytes)),
         enabled_(enabled),
-        mask_(capacity - 1),
-        head_(header_->head.load(std::memory_order_relaxed)),
-        known_tail_(header_->tail.load(std::memory_order_acquire)) {}
+        mask_(capacity - 1) {}
   explicit SpanWriter(const RankSegment& own)
       : SpanWriter(own.trace_memory(), own.trace_spans(), &own.control().trace_enabled) {}
 
@@ -47,26 +48,32 @@ class SpanWriter {
 
   void record(const SpanRecord& span) {
     if (!enabled()) return;
-    if (head_ - known_tail_ > mask_) {
-      known_tail_ = header_->tail.load(std::memory_order_acquire);
-      if (head_ - known_tail_ > mask_) {
-        header_->dropped.store(header_->dropped.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-        return;
-      }
+    while (header_->writing.exchange(1, std::memory_order_acquire) != 0) {
     }
-    slots_[head_ & mask_] = span;
-    header_->head.store(++head_, std::memory_order_release);
-    // The ring is larger than the caches: without this each record would wait for its cold line.
-    __builtin_prefetch(slots_ + ((head_ + 1) & mask_), 1);
+    const std::uint64_t head = header_->head.load(std::memory_order_relaxed);
+    if (has_room(head)) {
+      slots_[head & mask_] = span;
+      header_->head.store(head + 1, std::memory_order_release);
+      // The ring is larger than the caches: without this each record would wait for its cold line.
+      __builtin_prefetch(slots_ + ((head + 2) & mask_), 1);
+    } else {
+      header_->dropped.store(header_->dropped.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    }
+    header_->writing.store(0, std::memory_order_release);
   }
 
  private:
+  bool has_room(std::uint64_t head) const {
+    if (head - header_->known_tail.load(std::memory_order_relaxed) <= mask_) return true;
+    const std::uint64_t tail = header_->tail.load(std::memory_order_acquire);
+    header_->known_tail.store(tail, std::memory_order_relaxed);
+    return head - tail <= mask_;
+  }
+
   SpanRingHeader* header_ = nullptr;
   SpanRecord* slots_ = nullptr;
   const std::atomic<std::uint32_t>* enabled_ = nullptr;
   std::uint64_t mask_ = 0;
-  std::uint64_t head_ = 0;
-  std::uint64_t known_tail_ = 0;
 };
 
 class SpanReader {

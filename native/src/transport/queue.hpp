@@ -16,6 +16,7 @@ class Queue {
   bool empty() const { return begin_ == end_; }
   std::size_t size() const { return end_ - begin_; }
   T& front() { return slots_[begin_ & (slots_.size() - 1)]; }
+  const T& front() const { return slots_[begin_ & (slots_.size() - 1)]; }
   T& operator[](std::size_t i) { return slots_[(begin_ + i) & (slots_.size() - 1)]; }
 
   T& push(T value) {

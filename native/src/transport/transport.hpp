@@ -8,7 +8,10 @@
 //  - The source of a put or the destination of a get belongs to the transport until its completion is polled.
 //  - A put's signal is raised at the peer after the put's bytes are visible there; signals of one sender on one signal
 //    channel are raised in posting order, whatever connections their bytes took.
-//  - Every posted put or get completes exactly once: with ok, or with an error that names what failed.
+//  - Every posted put or get completes exactly once: with ok, or with an error that names what failed. What is under way on
+//    a path that is retired does not complete any more.
+//  - A confirmed put completes when its bytes are at the peer and the peer's Receiver was told; those of one path land, and
+//    are confirmed, in posting order.
 //  - Offsets from a peer are checked against the registered region before a byte is written or read.
 #pragma once
 
@@ -30,6 +33,33 @@ struct Remote {
   std::uint64_t offset = 0;
 };
 
+// A pair of NICs that joins this rank to a peer, as this rank sees it.
+struct Path {
+  std::int32_t peer = -1;
+  std::uint16_t nic = 0;       // of this rank's node
+  std::uint16_t peer_nic = 0;  // of the peer's node
+
+  bool operator==(const Path&) const = default;
+};
+
+// What a confirmed put says to the layer above at the peer. The transport carries it and reads nothing of it.
+struct Notice {
+  std::uint32_t lane = 0;
+  std::uint32_t number = 0;
+  std::int32_t signal = -1;
+  std::uint32_t sequence = 0;
+
+  bool operator==(const Notice&) const = default;
+};
+
+// Hears of the confirmed puts of peers, where there is a layer above that orders them (fault/rails.hpp).
+class Receiver {
+ public:
+  virtual ~Receiver() = default;
+  // The bytes of the next put of this path are visible.
+  virtual void landed(const Path& path, const Notice& notice) = 0;
+};
+
 // What an op is called in traces and errors.
 struct Tag {
   std::uint32_t coll_id = 0;
@@ -47,6 +77,9 @@ struct Put {
   std::int32_t signal = -1;      // signal channel to raise at the peer, in the row of this rank; -1: none
   std::uint64_t cookie = 0;
   Tag tag;
+  bool confirmed = false;        // completes when the peer has it; then `notice` instead of `signal`
+  bool urgent = false;           // the sender will wait for its completion
+  Notice notice;
 };
 
 struct Get {
@@ -70,7 +103,11 @@ struct LinkEvent {
   std::int32_t peer = -1;
   std::uint16_t nic = 0;
   Status status;
+  std::uint16_t peer_nic = 0;
 };
+
+// What the system says of a NIC of this node: local evidence, which tells a NIC that is down from a cable that is pulled.
+enum class NicState : std::uint8_t { up = 0, down = 1, unplugged = 2 };
 
 class Transport {
  public:
@@ -84,6 +121,12 @@ class Transport {
   [[nodiscard]] virtual bool connected(std::int32_t peer) const = 0;
   [[nodiscard]] virtual Status put(const Put& put) = 0;
   [[nodiscard]] virtual Status get(const Get& get) = 0;
+
+  // Whoever hears of confirmed puts; outlives this or is taken back. A transport without paths has none.
+  virtual void set_receiver(Receiver*) {}
+  // Drops what joins these NICs, at once: from here on no byte that the peer sent over it lands, and nothing is sent.
+  virtual void retire(const Path&) {}
+  virtual NicState nic_state(std::uint16_t) const { return NicState::up; }
 
   // Moves bytes, raises signals, appends completions and events; returns how many things it did (0: idle).
   virtual int poll(std::int64_t now_ns, std::vector<Completion>& completions, std::vector<LinkEvent>& events) = 0;

@@ -26,6 +26,10 @@ export const CATEGORIES: readonly Category[] = [
 ];
 export const WAIT = 3;
 export const FAULT = 8;
+export const COMPUTE = 6;
+export const COPY = 4;
+/** Communication in one colour, where only exposed or not matters; exposed is hatched besides. */
+export const EXPOSED = 0;
 
 const BY_KIND: Record<number, number> = {
   [SpanKind.put]: 0,

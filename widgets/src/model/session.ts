@@ -7,6 +7,9 @@ import { Receiver } from "./receive";
 import { Store } from "./store";
 
 export const BUSY_MS = 500;
+/** Actions whose outcome the view of faults tells, where there is one. */
+export const FAULT_ACTS: ReadonlySet<string> = new Set(["fault", "undo", "bring_back", "heal"]);
+const SELECTS: ReadonlySet<string> = new Set(["nic", "rank"]);
 
 export interface ViewSpec {
   view: string;
@@ -29,8 +32,11 @@ export class Session {
   receivers = new Map<string, Receiver>();
   status: Record<string, any> = {};
   note = "";
+  /** The action that `note` is about, and whether it failed. */
+  noteOf = "";
+  failed = false;
   private listeners = new Set<() => void>();
-  private pending = new Map<number, ReturnType<typeof setTimeout>>();
+  private pending = new Map<number, { name: string; timer: ReturnType<typeof setTimeout> }>();
   private nextAction = 1;
   private client = Math.random().toString(36).slice(2);
 
@@ -55,17 +61,36 @@ export class Session {
     else if (content.type === "head") receiver?.head(content.seq);
     else if (content.type === "status") this.setStatus(content.status);
     else if (content.type === "done") this.finish(content);
+    else if (content.type === "faults") this.setFaults(content);
   };
 
   private setStatus(status: Record<string, any>): void {
     this.status = status;
+    if (typeof status.device === "string") for (const store of this.stores.values()) if (store.live) store.setDevice(status.device);
+    // A message may vanish on the way: the status says what there is, and what is missing is asked for again.
+    const missed = [...this.stores.values()].some((store) => store.live && store.faults.version < (status.faults_version ?? -1));
+    if (missed) this.host.send({ type: "ask_faults", client: this.client });
+    this.tell();
+  }
+
+  private setFaults(content: any): void {
+    const store = this.stores.get(content.source);
+    store?.faults.take(content.faults);
+    store?.changed();
     this.tell();
   }
 
   private finish(content: any): void {
-    clearTimeout(this.pending.get(content.id));
+    const was = this.pending.get(content.id);
+    clearTimeout(was?.timer);
     this.pending.delete(content.id);
-    this.note = content.text ?? "";
+    // A click that only selects says nothing, and must not wipe away what another one said.
+    if (!was || (!content.text && was.name !== this.noteOf)) return;
+    this.say(was.name, content.text ?? "", content.ok === false);
+  }
+
+  private say(name: string, note: string, failed: boolean): void {
+    [this.noteOf, this.note, this.failed] = [name, note, failed];
     this.tell();
   }
 
@@ -87,15 +112,10 @@ export class Session {
   act(name: string, args: Record<string, unknown>): void {
     if (!this.connected) return;
     const id = this.nextAction++;
-    this.note = "";
+    if (!SELECTS.has(name)) this.note = "";
     this.host.send({ type: "action", id, name, args, client: this.client });
-    this.pending.set(
-      id,
-      setTimeout(() => {
-        this.note = "kernel busy, queued";
-        this.tell();
-      }, BUSY_MS),
-    );
+    const timer = setTimeout(() => this.say(name, "kernel busy, queued", false), BUSY_MS);
+    this.pending.set(id, { name, timer });
   }
 
   /** Leaves a selection as an ordinary value of the model. */
@@ -107,6 +127,6 @@ export class Session {
   close(): void {
     this.host.off("msg:custom", this.onMessage);
     for (const receiver of this.receivers.values()) receiver.stop();
-    for (const timer of this.pending.values()) clearTimeout(timer);
+    for (const { timer } of this.pending.values()) clearTimeout(timer);
   }
 }

@@ -2,6 +2,8 @@
 //
 // Is: the model that every view of a source shares. Is not: fed by itself; see receive.ts.
 // Invariants: a lane is (node, rank, track, index) and keeps its number; its rows never overlap but the last may.
+import { Exposure } from "./exposure";
+import { Faults } from "./faults";
 import { SpanKind, Track, TrackNames, readWireSpan, WireSpanBytes } from "./schema";
 import { categoryOf } from "../draw/palette";
 import { Row } from "./row";
@@ -50,10 +52,16 @@ const SHORT: Record<number, string> = {
   [Track.control]: "control",
 };
 
-export function laneLabel(track: number, index: number): string {
+export function laneLabel(track: number, index: number, emulated = false): string {
+  if (emulated && track === Track.compute) return index > 0 ? `emulated dev. ${index}` : "emulated device";
   const numbered = track === Track.channel || track === Track.nic_tx || track === Track.nic_rx;
   const word = SHORT[track] ?? TrackNames[track] ?? `track ${track}`;
   return numbered || index > 0 ? `${word} ${index}` : word;
+}
+
+/** True where computation is a timer that stands for a device. */
+export function emulatedDevice(meta: Record<string, any>): boolean {
+  return meta.device === "emulated";
 }
 
 export class Store {
@@ -65,16 +73,32 @@ export class Store {
   burst = 0;
   /** Raised when lanes were added, so that layouts are made anew. */
   shape = 0;
+  /** True once there is a span of computation: then there is something to hide communication under. */
+  computes = false;
+  readonly exposure = new Exposure(this);
   private listeners = new Set<() => void>();
   private announced = false;
-  private faultMarks: { t: number; label: string }[] = [];
+  readonly faults: Faults;
 
   constructor(
     readonly id: string,
     readonly meta: Record<string, any>,
     readonly live: boolean,
     private capacity = 2_000_000,
-  ) {}
+  ) {
+    this.faults = new Faults(live);
+    if (meta.faults) this.faults.take(meta.faults);
+    if (meta.origin_ns) this.faults.setOrigin(String(meta.origin_ns));
+  }
+
+  /** What computes in a running world ("emulated", …), as its status says. */
+  setDevice(word: string): void {
+    if (this.meta.device === word) return;
+    this.meta.device = word;
+    for (const lane of this.lanes) lane.label = laneLabel(lane.track, lane.index, emulatedDevice(this.meta));
+    this.shape += 1;
+    this.changed();
+  }
 
   /** Calls back, at most once a frame, after spans arrived; returns how to stop. */
   listen(callback: () => void): () => void {
@@ -95,7 +119,7 @@ export class Store {
     const known = this.lanes.length;
     for (let i = Math.max(0, known - (table.from ?? 0)); i < table.rank.length; i++) {
       const [node, rank, track, index] = [table.node[i], table.rank[i], table.track[i], table.index[i]];
-      this.lanes.push({ id: this.lanes.length, node, rank, track, index, label: laneLabel(track, index), rows: [] });
+      this.lanes.push({ id: this.lanes.length, node, rank, track, index, label: laneLabel(track, index, emulatedDevice(this.meta)), rows: [] });
     }
     if (this.lanes.length > known) this.shape += 1;
   }
@@ -103,7 +127,10 @@ export class Store {
   /** Takes one batch: `wire` holds WireSpan records, `detail` (f64 bytes, i32 peer, i32 step) records. */
   ingest(batch: Batch, wire: DataView, detail: DataView): void {
     if (batch.lanes) this.addLanes(batch.lanes);
-    if (batch.origin) this.meta.origin_ns = batch.origin;
+    if (batch.origin) {
+      this.meta.origin_ns = batch.origin;
+      this.faults.setOrigin(batch.origin);
+    }
     for (let i = 0; i < batch.count; i++) this.ingestOne(batch, wire, detail, i);
     if (batch.drops !== undefined) this.drops = batch.drops;
     if (this.live && this.spans > this.capacity) this.forget();
@@ -126,7 +153,11 @@ export class Store {
     row.status[at] = span.status;
     row.cat[at] = categoryOf(lane.track, span.kind);
     row.commit(at);
-    if (span.kind === SpanKind.fault) this.faultMarks.push({ t: begin, label: `fault, rank ${lane.rank}` });
+    if (span.kind === SpanKind.compute && !this.computes) {
+      this.computes = true;
+      this.shape += 1;
+    }
+    if (span.kind === SpanKind.fault || span.kind === SpanKind.recovery) this.faults.span(span.kind, begin, end, lane);
     this.spans += 1;
     if (begin > this.end + PAUSE_NS) this.burst = begin;
     if (end > this.end) this.end = end;
@@ -162,7 +193,8 @@ export class Store {
     this.lanes = [];
     this.spans = 0;
     this.end = 0;
-    this.faultMarks = [];
+    this.faults.clear();
+    this.exposure.clear();
     this.shape += 1;
   }
 
@@ -171,11 +203,6 @@ export class Store {
     let t = Infinity;
     for (const lane of this.lanes) for (const row of lane.rows) if (row.n) t = Math.min(t, row.begin[0]);
     return Number.isFinite(t) ? t : 0;
-  }
-
-  /** Faults, so that each leaves a mark on every picture of time. */
-  faults(): readonly { t: number; label: string }[] {
-    return this.faultMarks;
   }
 
   /** Categories that occur, for a legend. */

@@ -3,7 +3,7 @@
 // Is: status words, a progress bar, buttons whose clicks Python answers. Is not: a decision; Python decides.
 import { h } from "../draw/dom";
 import * as fmt from "../draw/format";
-import { Session, ViewSpec } from "../model/session";
+import { FAULT_ACTS, Session, ViewSpec } from "../model/session";
 import { Frame } from "./frame";
 
 function statusWords(status: Record<string, any>): string {
@@ -26,6 +26,7 @@ export function controlsView(session: Session, spec: ViewSpec, signal: AbortSign
     frame.code(`${name}.cancel()`);
   });
   cancel.classList.add("danger");
+  const hasFaults = session.spec.views.some((view) => view.view === "faults");
   const show = () => {
     const { status } = session;
     frame.subtitle(statusWords(status));
@@ -33,10 +34,12 @@ export function controlsView(session: Session, spec: ViewSpec, signal: AbortSign
     progress.style.visibility = share === null ? "hidden" : "visible";
     bar.style.width = `${(share ?? 0) * 100}%`;
     progress.setAttribute("aria-valuenow", String(Math.round((share ?? 0) * 100)));
-    note.textContent = session.note;
-    note.classList.toggle("busy", session.note.startsWith("kernel busy"));
+    // What faults say stands in their own view.
+    const said = hasFaults && FAULT_ACTS.has(session.noteOf) ? "" : session.note;
+    note.textContent = said;
+    note.classList.toggle("busy", said.startsWith("kernel busy"));
     frame.badges(status.error ? [{ text: `⚠ ${status.error}`, bad: true }] : []);
-    cancel.disabled = !session.connected;
+    cancel.disabled = !session.connected || status.state !== "running";
   };
   const stop = session.listen(show);
   signal.addEventListener("abort", stop);

@@ -5,10 +5,34 @@
 import { h } from "../draw/dom";
 import { escape } from "../draw/format";
 import { CATEGORIES } from "../draw/palette";
+import { emulatedDevice } from "../model/store";
 
 export interface TableData {
   head: string[];
   rows: (string | number)[][];
+  /** A table below, of other facts. */
+  also?: TableData;
+}
+
+function tableHtml({ head, rows }: TableData): string {
+  const cells = (tag: string, values: (string | number)[]) => values.map((v) => `<${tag}>${escape(String(v))}</${tag}>`).join("");
+  return `<table><thead><tr>${cells("th", head)}</tr></thead><tbody>${rows.map((row) => `<tr>${cells("td", row)}</tr>`).join("")}</tbody></table>`;
+}
+
+/** Copies, and says on the button that it did. */
+export async function copyText(button: HTMLButtonElement, text: string): Promise<void> {
+  let done = true;
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    const area = h("textarea", {}, text);
+    button.after(area);
+    area.select();
+    done = document.execCommand("copy");
+    area.remove();
+  }
+  button.textContent = done ? "Copied" : "Press Ctrl+C";
+  setTimeout(() => (button.textContent = "Copy"), 1200);
 }
 
 export class Frame {
@@ -32,25 +56,9 @@ export class Frame {
     this.root.setAttribute("aria-label", label);
     this.head.append(h("span", { class: "ccl-title" }, title), this.sub, this.badgeBox, h("span", { class: "ccl-gap" }), this.buttons);
     this.foot.append(this.legendBox);
-    const copy = h("button", { type: "button", onclick: () => this.copy(copy) }, "Copy");
+    const copy = h("button", { type: "button", onclick: () => copyText(copy, this.codeText.textContent ?? "") }, "Copy");
     this.codeBox.append(h("span", { class: "ccl-note" }, "in Python"), this.codeText, copy);
     this.root.append(this.head, this.body, this.codeBox, this.foot, this.tableBox, this.live, this.helpBox, this.tipBox);
-  }
-
-  private async copy(button: HTMLButtonElement): Promise<void> {
-    const text = this.codeText.textContent ?? "";
-    let done = true;
-    try {
-      await navigator.clipboard.writeText(text);
-    } catch {
-      const area = h("textarea", {}, text);
-      this.root.append(area);
-      area.select();
-      done = document.execCommand("copy");
-      area.remove();
-    }
-    button.textContent = done ? "Copied" : "Press Ctrl+C";
-    setTimeout(() => (button.textContent = "Copy"), 1200);
   }
 
   subtitle(text: string): void {
@@ -95,17 +103,19 @@ export class Frame {
 
   fillTable(): void {
     if (!this.table || !this.tableBox.classList.contains("on")) return;
-    const { head, rows } = this.table();
-    const cell = (tag: string, v: string | number) => `<${tag}>${escape(String(v))}</${tag}>`;
-    this.tableBox.innerHTML =
-      `<table><thead><tr>${head.map((v) => cell("th", v)).join("")}</tr></thead><tbody>` +
-      rows.map((row) => `<tr>${row.map((v) => cell("td", v)).join("")}</tr>`).join("") +
-      "</tbody></table>";
+    const first = this.table();
+    let [html, table]: [string, TableData | undefined] = ["", first];
+    for (; table; table = table.also) if (table === first || table.rows.length) html += tableHtml(table);
+    this.tableBox.innerHTML = html;
   }
 
   code(text: string): void {
     this.codeText.textContent = text;
     this.codeBox.classList.add("on");
+  }
+
+  get shownCode(): string {
+    return this.codeText.textContent ?? "";
   }
 
   say(text: string): void {
@@ -142,6 +152,11 @@ export function facts(title: string, pairs: [string, string][]): string {
   return `<b>${escape(title)}</b><dl>${pairs.map(([k, v]) => `<dt>${escape(k)}</dt><dd>${escape(v)}</dd>`).join("")}</dl>`;
 }
 
+/** What hatching means, for a legend. */
+export function exposedKey(): HTMLElement {
+  return h("span", { class: "ccl-key", title: "communication while no computation of that rank runs" }, h("i", { class: "ccl-hatch" }), "exposed communication");
+}
+
 /** What a source is, so that no picture of a model is taken for a measurement. */
 export function sourceBadges(meta: Record<string, any>, drops: number, live: boolean): { text: string; bad?: boolean; title?: string }[] {
   const out: { text: string; bad?: boolean; title?: string }[] = [];
@@ -149,6 +164,7 @@ export function sourceBadges(meta: Record<string, any>, drops: number, live: boo
   if (meta.source === "simulated") out.push({ text: "simulated", title: "times come from modelled links" });
   if (meta.source === "imported") out.push({ text: "imported" });
   if (meta.source === "measured") out.push({ text: "measured" });
+  if (emulatedDevice(meta)) out.push({ text: "emulated device", title: "computation is a timer that stands for a device; it uses no core" });
   if (meta.emulated ?? meta.topology?.emulated) out.push({ text: "emulated NIC", title: "NICs are shaped sockets of this machine" });
   const lost = Math.max(drops, Number(meta.drops ?? 0));
   if (lost > 0) out.push({ text: `${lost} spans dropped`, bad: true, title: "the ring of a rank was full; raise CCL_LAB_TRACE_SPANS" });

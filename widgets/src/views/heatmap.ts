@@ -1,7 +1,8 @@
 // The NIC heatmap: Gb/s of every NIC over time, sent and received, against line rate.
 //
 // Is: one canvas, a line per NIC and direction, columns of a round number of ns. Is not: a second time axis: range and
-// cursor are those of the linked timeline. Invariant: a cell is bytes moved in its interval over that interval.
+// cursor are those of the linked timeline. Invariants: a cell is bytes moved in its interval over that interval; a NIC that
+// is dead is hatched for as long as it is, and says how many bytes it carried after its paths were replaced.
 import { fitCanvas, h } from "../draw/dom";
 import * as fmt from "../draw/format";
 import { viridis, viridisCss } from "../draw/palette";
@@ -11,6 +12,8 @@ import { Nic, gbits, nicsOf } from "../model/rates";
 import { Session, ViewSpec } from "../model/session";
 import { Store } from "../model/store";
 import { Frame, TableData, facts, sourceBadges } from "./frame";
+import { bytesAfterRepair, drawDowns, labelDowns } from "./heatmap_faults";
+import { FLAG_H, drawFlags, drawLines, flagMeasure, layoutFlags, markRows } from "./marks_paint";
 
 const LEFT = 148;
 const AXIS = 22;
@@ -39,6 +42,7 @@ export class Heatmap {
   private width = 400;
   private topology: any;
   private top = 1;
+  private axisH = AXIS;
 
   constructor(readonly session: Session, readonly store: Store, readonly spec: ViewSpec, readonly parent: HTMLElement, readonly signal: AbortSignal) {
     this.topology = session.spec.data.topology;
@@ -86,7 +90,8 @@ export class Heatmap {
     const count = this.nics.length * 2;
     this.rowH = Math.max(3, Math.min(20, Math.floor((this.spec.height ?? 330) / Math.max(1, count))));
     this.lines = [];
-    let y = AXIS;
+    this.axisH = AXIS + (this.store.faults.shown().length ? FLAG_H : 0);
+    let y = this.axisH;
     for (const nic of this.nics) {
       if (nic.nic === 0 && nic.node > 0) y += Math.max(2, this.rowH / 2);
       for (const dir of ["tx", "rx"] as const) {
@@ -110,7 +115,7 @@ export class Heatmap {
     this.refresh();
     this.theme = readTheme(this.parent);
     const width = Math.max(240, this.frame.body.clientWidth);
-    const height = (this.lines.at(-1)?.y ?? AXIS) + this.rowH + 4;
+    const height = (this.lines.at(-1)?.y ?? this.axisH) + this.rowH + 4;
     this.width = width;
     const ratio = fitCanvas(this.canvas, width, height);
     const ctx = this.canvas.getContext("2d")!;
@@ -123,16 +128,24 @@ export class Heatmap {
     if (this.cursor !== null && this.cursor >= this.t0 && this.cursor <= this.t1) {
       ctx.fillStyle = this.theme.ink;
       ctx.globalAlpha = 0.55;
-      ctx.fillRect(this.x(this.cursor), AXIS, 1, height - AXIS);
+      ctx.fillRect(this.x(this.cursor), this.axisH, 1, height - this.axisH);
       ctx.globalAlpha = 1;
     }
-    for (const fault of this.store.faults()) {
-      if (fault.t < this.t0 || fault.t > this.t1) continue;
-      ctx.fillStyle = "#c1121f";
-      ctx.fillRect(this.x(fault.t), AXIS - 4, 2, height - AXIS + 4);
-      ctx.fillText("⚡", this.x(fault.t) + 3, AXIS - 6);
-    }
+    this.faults(ctx, width, height);
     this.head();
+  }
+
+  private faults(ctx: CanvasRenderingContext2D, width: number, height: number): void {
+    const marks = this.store.faults.shown();
+    const xAt = (t: number) => this.x(t);
+    const until = Math.max(this.store.end, this.store.faults.end());
+    const areas = this.lines.filter((line) => line.dir === "tx").map(({ nic, y }) => ({ nic, downs: this.store.faults.of(nic.node, nic.nic), area: { y, h: this.rowH * 2 - 1, left: LEFT, right: width, until } }));
+    for (const { downs, area } of areas) drawDowns(ctx, downs, area, xAt, this.theme);
+    drawLines(ctx, marks, xAt, LEFT, width, AXIS, height);
+    for (const { nic, downs, area } of areas) labelDowns(ctx, downs, nic, area, xAt, this.theme);
+    if (!marks.length) return;
+    const flags = layoutFlags(marks.filter((mark) => this.x(mark.t) >= LEFT), xAt, width, 1, flagMeasure(ctx));
+    drawFlags(ctx, flags, AXIS);
   }
 
   private axis(ctx: CanvasRenderingContext2D, width: number): void {
@@ -168,7 +181,7 @@ export class Heatmap {
     const gap = this.rowH > 6 ? 1.5 : this.rowH > 4 ? 1 : 0;
     ctx.save();
     ctx.beginPath();
-    ctx.rect(LEFT, AXIS, width - LEFT, 1e5);
+    ctx.rect(LEFT, this.axisH, width - LEFT, 1e5);
     ctx.clip();
     this.lines.forEach((line, j) => this.strip(ctx, line, values[j], first, dt, line.dir === "rx" ? gap : 0.5));
     ctx.restore();
@@ -276,15 +289,26 @@ export class Heatmap {
   }
 
   private table(): TableData {
+    const hurt = this.store.faults.downs.length > 0;
     const rows = this.nics.flatMap((nic) =>
       (["tx", "rx"] as const).map((dir) => {
         const mean = gbits(nic[dir], this.t0, this.t1);
         const rate = this.lineRate(nic);
         const bytes = nic[dir].reduce((sum, row) => sum + row.bytesBefore(this.t1) - row.bytesBefore(this.t0), 0);
-        return [`node ${nic.node} NIC ${nic.nic} ${dir}`, fmt.rate(mean), rate ? fmt.rate(rate) : "unknown", rate ? `${((100 * mean) / rate).toFixed(1)} %` : "", fmt.bytes(Math.round(bytes))];
+        return [`node ${nic.node} NIC ${nic.nic} ${dir}`, fmt.rate(mean), rate ? fmt.rate(rate) : "unknown", rate ? `${((100 * mean) / rate).toFixed(1)} %` : "", fmt.bytes(Math.round(bytes)), ...(hurt ? [this.hurtWords(nic)] : [])];
       }),
     );
-    return { head: ["NIC", "mean rate", "line rate", "share", "bytes"], rows: rows.slice(0, 500) };
+    const head = ["NIC", "mean rate", "line rate", "share", "bytes", ...(hurt ? ["faults"] : [])];
+    return { head, rows: rows.slice(0, 500), also: markRows(this.store.faults.shown()) };
+  }
+
+  /** What held a NIC, in words. */
+  private hurtWords(nic: Nic): string {
+    const words = this.store.faults.of(nic.node, nic.nic).map((down) => {
+      const after = down.dead && down.repaired !== null ? `, ${fmt.bytes(bytesAfterRepair(nic, down))} after repair` : "";
+      return `${down.word} from ${fmt.time(down.from)}${Number.isFinite(down.to) ? ` to ${fmt.time(down.to)}` : ""}${after}`;
+    });
+    return words.join("; ");
   }
 }
 

@@ -3,24 +3,27 @@
 // Is: the state of one timeline (visible range, hover, selection, marks) and when what is drawn. Is not: how spans are
 // painted (timeline_paint), what keys and mouse do (timeline_input), where lanes stand (timeline_layout).
 // Invariants: hover, pan, zoom and select never ask the kernel; times are ns after the source's origin.
-import { fitCanvas, h, download } from "../draw/dom";
+import { fitCanvas, h } from "../draw/dom";
 import * as fmt from "../draw/format";
-import { CATEGORIES, FAULT } from "../draw/palette";
 import { Theme, readTheme, watchTheme } from "../draw/theme";
 import { Link, Linked } from "../model/link";
 import { Row } from "../model/row";
 import { Track, TrackNames } from "../model/schema";
 import { Session, ViewSpec } from "../model/session";
 import { Store } from "../model/store";
-import { Frame, facts, sourceBadges } from "./frame";
+import { Frame, facts, exposedKey, sourceBadges } from "./frame";
 import { Hit, findHit, parseSearch } from "./search";
-import { describe, laneFacts } from "./timeline_facts";
+import { FLAG_H, Flag, drawFlags, drawLines, drawMark, flagAt, flagMeasure, layoutFlags } from "./marks_paint";
+import { describe, laneFacts, selectionPython, stackFacts } from "./timeline_facts";
 import { attachInput } from "./timeline_input";
 import { GUTTER, Layout, Line } from "./timeline_layout";
 import { Painter } from "./timeline_paint";
+import { savePng } from "./timeline_png";
+import { Words } from "./timeline_words";
 
 const RULER_H = 22;
 const STRIP_H = 16;
+const FLAG_ROWS = 2;
 
 export class Timeline {
   readonly frame: Frame;
@@ -37,8 +40,11 @@ export class Timeline {
   found: Hit | null = null;
   width = 600;
   drawMs: number[] = [];
+  /** Flags of faults and recovery as they stand now. */
+  flags: Flag[] = [];
   readonly scroll = h("div", { class: "tl-scroll", tabindex: "0", role: "application", "aria-label": "timeline of spans; press ? for keys" });
   readonly top = h("canvas", {});
+  readonly words: Words;
   private content = h("div", { class: "tl-content" });
   private gutter = h("div", { class: "tl-gutter", style: `width:${GUTTER}px` });
   private base = h("canvas", {});
@@ -48,6 +54,7 @@ export class Timeline {
   private corner = h("div", { class: "tl-corner", style: `width:${GUTTER}px` });
   private search = h("input", { type: "search", placeholder: "search  /", "aria-label": "search spans, such as reduce rank:3 step:4" });
   private followButton: HTMLButtonElement | null = null;
+  private foldButton: HTMLButtonElement | null = null;
   private theme: Theme;
   private link: Link;
   private touched = false;
@@ -63,6 +70,7 @@ export class Timeline {
     this.follow = store.live;
     this.height = spec.height ?? 0;
     this.theme = readTheme(parent);
+    this.words = new Words(this);
     this.build();
     this.link = new Link(spec.link ?? session.spec.link, (change) => this.onLink(change));
     if (this.link.state.range && !store.live) {
@@ -108,10 +116,11 @@ export class Timeline {
     frame.button("−", "Zoom out (S)", () => this.zoom(1.6));
     frame.button("+", "Zoom in (W)", () => this.zoom(1 / 1.6));
     frame.button("Fit", "Fit everything (F)", () => this.fit());
+    this.foldButton = frame.button("Fold", "Fold every rank into one row (R)", () => this.fold(), { "aria-pressed": "false" });
     frame.button("PNG", "Save this picture", () => this.png());
-    frame.withTable("the timeline", () => laneFacts(this.store));
+    frame.withTable("the timeline", () => laneFacts(this.store, this.store.computes ? this.words.parts() : []));
     frame.help([
-      ["W S", "zoom in, out"], ["A D", "pan left, right"], ["F", "fit everything"], ["M", "set or clear a mark at the cursor"],
+      ["W S", "zoom in, out"], ["A D", "pan left, right"], ["F", "fit everything"], ["R", "a row per rank: fold or open all"], ["M", "set or clear a mark at the cursor"], ["E", "go to the next fault or recovery"],
       ["/", "search: reduce rank:3 step:4"], ["Enter", "next hit"], ["↑ ↓", "scroll lanes"], ["Esc", "clear the selection"],
       ["Ctrl wheel", "zoom at the pointer (after focus, without Ctrl)"], ["Shift drag", "pan"], ["drag", "select a range; the selection is a Trace"],
     ]);
@@ -140,8 +149,12 @@ export class Timeline {
     const meta = this.store.meta;
     const words = [meta.algorithm, meta.collective, meta.nbytes ? fmt.bytes(meta.nbytes) : "", meta.dtype, meta.time_us ? fmt.time(meta.time_us * 1e3) : ""];
     this.frame.subtitle(`${words.filter(Boolean).join(" · ")}${words.some(Boolean) ? " · " : ""}${fmt.count(this.store.spans)} spans`);
+    this.store.exposure.refresh();
+    this.words.update();
     this.frame.badges(sourceBadges(meta, this.store.drops, this.store.live));
-    this.frame.legend(this.store.categories());
+    this.frame.legend(this.store.categories(), this.store.computes ? [exposedKey()] : []);
+    const marks = this.store.faults.shown().length;
+    this.scroll.setAttribute("aria-label", `timeline of spans${marks ? `; ${marks} marks of faults and recovery, E goes to the next` : ""}; press ? for keys`);
     if (this.follow) this.followEnd();
     else if (!this.touched) this.fit(false);
     this.frame.fillTable();
@@ -149,9 +162,16 @@ export class Timeline {
   }
 
   private followEnd(): void {
-    const recent = Math.min(this.spec.window_ns ?? 2e9, Math.max(1e5, (this.store.end - this.store.burst) * 1.03));
+    const end = Math.max(this.store.end, this.store.faults.end());
+    const recent = Math.min(this.spec.window_ns ?? 2e9, Math.max(1e5, (end - this.store.burst) * 1.03));
     const window = this.touched ? this.t1 - this.t0 : recent;
-    this.setRange(this.store.end - window * 0.985, this.store.end + window * 0.015, true);
+    this.setRange(end - window * 0.985, end + window * 0.015, true);
+  }
+
+  /** Folds every rank into one row, or opens all. */
+  fold(on = !this.layout.allFolded): void {
+    this.layout.foldAll(on);
+    this.redraw(7);
   }
 
   setFollow(on: boolean): void {
@@ -163,7 +183,7 @@ export class Timeline {
   /** The end of all time there is: of every source of this widget, so that two traces share one axis. */
   span(): number {
     let end = 1;
-    for (const store of this.session.stores.values()) end = Math.max(end, store.end);
+    for (const store of this.session.stores.values()) end = Math.max(end, store.end, store.faults.end());
     return end;
   }
 
@@ -222,7 +242,8 @@ export class Timeline {
     const fresh = this.layout.refresh();
     const width = Math.max(80, (this.measured || 700) - GUTTER);
     this.width = width;
-    const wanted = this.height || Math.min(Math.max(this.layout.height, 60), 520);
+    this.foldButton?.setAttribute("aria-pressed", String(this.layout.allFolded));
+    const wanted = this.height || Math.min(Math.max(this.layout.height, 60), this.spec.max_height ?? 520);
     if (fresh || what & 4) {
       this.scroll.style.height = `${wanted}px`;
       this.content.style.height = `${Math.max(this.layout.height, wanted)}px`;
@@ -241,12 +262,14 @@ export class Timeline {
   }
 
   private drawTop(width: number): void {
-    const ratio = fitCanvas(this.top, width, STRIP_H + RULER_H);
+    const marks = this.store.faults.shown();
+    const height = STRIP_H + RULER_H + (marks.length ? FLAG_ROWS * FLAG_H + 2 : 0);
+    const ratio = fitCanvas(this.top, width, height);
     const ctx = this.top.getContext("2d")!;
     const theme = this.theme;
     ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
     ctx.fillStyle = theme.ground;
-    ctx.fillRect(0, 0, width, STRIP_H + RULER_H);
+    ctx.fillRect(0, 0, width, height);
     this.drawStrip(ctx, width);
     ctx.font = "11px system-ui, sans-serif";
     ctx.textBaseline = "middle";
@@ -260,6 +283,9 @@ export class Timeline {
     }
     ctx.fillStyle = theme.line;
     ctx.fillRect(0, STRIP_H + RULER_H - 1, width, 1);
+    this.flags = layoutFlags(marks, (t) => this.xAt(t), width, FLAG_ROWS, flagMeasure(ctx));
+    drawLines(ctx, marks, (t) => this.xAt(t), 0, width, STRIP_H + RULER_H, height);
+    drawFlags(ctx, this.flags, STRIP_H + RULER_H + 2);
     const end = this.store.end;
     this.corner.textContent = end ? `${fmt.time(this.t1 - this.t0)} shown` : "waiting for spans";
   }
@@ -300,8 +326,8 @@ export class Timeline {
       ctx.fillRect(a, 0, 1, height);
       ctx.fillRect(b, 0, 1, height);
     }
-    for (const fault of this.store.faults()) this.flag(ctx, this.xAt(fault.t), height, CATEGORIES[FAULT].color, "⚡ fault");
-    this.marks.forEach((t, k) => this.flag(ctx, this.xAt(t), height, this.theme.accent, `M${k + 1} ${fmt.time(t)}`));
+    drawLines(ctx, this.store.faults.shown(), (t) => this.xAt(t), 0, width, 0, height);
+    this.marks.forEach((t, k) => drawMark(ctx, this.xAt(t), width, height, this.theme.accent, `M${k + 1} ${fmt.time(t)}`));
     this.outline(ctx, this.found, top, this.theme.accent, 2);
     this.outline(ctx, this.hover, top, this.theme.ink, 1.2);
     if (this.cursor !== null && this.cursor >= this.t0 && this.cursor <= this.t1) {
@@ -312,21 +338,9 @@ export class Timeline {
     }
   }
 
-  private flag(ctx: CanvasRenderingContext2D, x: number, height: number, color: string, text: string): void {
-    if (x < 0 || x > this.width) return;
-    ctx.fillStyle = color;
-    ctx.fillRect(x, 0, 1.5, height);
-    ctx.font = "600 10px system-ui, sans-serif";
-    const w = ctx.measureText(text).width + 8;
-    ctx.fillRect(x, 0, w, 14);
-    ctx.fillStyle = "#fff";
-    ctx.textBaseline = "middle";
-    ctx.fillText(text, x + 4, 7.5);
-  }
-
   private outline(ctx: CanvasRenderingContext2D, hit: Hit | null, top: number, color: string, lineWidth: number): void {
     if (!hit || hit.i >= hit.row.n) return;
-    const line = this.layout.lines.find((each) => each.lanes.includes(hit.lane) && (each.kind === "lane" || each.merged));
+    const line = this.layout.lines.find((each) => each.lanes.includes(hit.lane) && (each.kind === "lane" || (each.merged && each.kind !== "stack")));
     if (!line) return;
     const x0 = Math.max(-3, this.xAt(hit.row.begin[hit.i]));
     const x1 = Math.min(this.width + 3, this.xAt(hit.row.end[hit.i]));
@@ -356,16 +370,18 @@ export class Timeline {
     return null;
   }
 
-  setHover(hit: Hit | null, x: number, y: number, t: number | null): void {
+  /** The rank whose time is stacked at this height of the lanes; null elsewhere. */
+  rankAt(y: number): number | null {
+    const line = this.store.computes ? this.layout.lineAt(y + this.scroll.scrollTop) : null;
+    return line && line.merged && line.kind !== "node" ? line.lanes[0].rank : null;
+  }
+
+  setHover(hit: Hit | null, x: number, y: number, t: number | null, rank: number | null = null): void {
     this.hover = hit;
     this.cursor = t;
     this.link.tell({ cursor: t });
-    if (hit) {
-      const { title, pairs } = describe(hit);
-      this.frame.tip(facts(title, pairs), x, y);
-    } else {
-      this.frame.tip(null);
-    }
+    const told = hit ? describe(this.store, hit) : rank !== null && t !== null ? stackFacts(this.store, rank, t) : null;
+    this.frame.tip(told && facts(told.title, told.pairs), x, y);
     this.redraw(2);
   }
 
@@ -388,16 +404,9 @@ export class Timeline {
     const name = this.session.spec.name ?? "trace";
     const range = this.drag ? [Math.min(...this.drag), Math.max(...this.drag)] : null;
     this.session.select({ source: this.store.id, range, lanes: [...this.picked] });
-    const filters: string[] = [];
-    const origin = BigInt(this.store.meta.origin_ns ?? 0);
-    const between = range ? `.between(${origin + BigInt(Math.floor(range[0]))}, ${origin + BigInt(Math.ceil(range[1]))})` : "";
-    const lanes = [...this.picked].map((id) => this.store.lanes[id]);
-    if (lanes.length) {
-      const unique = (f: (k: number) => number | string) => [...new Set(lanes.map((_, k) => f(k)))].join(", ");
-      filters.push(`rank=[${unique((k) => lanes[k].rank)}]`, `track=[${unique((k) => `"${TrackNames[lanes[k].track]}"`)}]`, `index=[${unique((k) => lanes[k].index)}]`);
-    }
-    this.frame.code(name + between + (filters.length ? `.where(${filters.join(", ")})` : ""));
-    this.frame.say(range ? `selected ${fmt.time(range[1] - range[0])}` : `${lanes.length} lanes selected`);
+    this.frame.code(selectionPython(name, this.store, range, this.picked));
+    this.words.update();
+    this.frame.say(range ? `selected ${fmt.time(range[1] - range[0])}. ${this.words.sentence}` : `${this.picked.size} lanes selected`);
   }
 
   /** A click on a span selects its op on every lane. */
@@ -406,7 +415,7 @@ export class Timeline {
     const name = this.session.spec.name ?? "trace";
     this.session.select({ source: this.store.id, op_id: op, rank: hit.lane.rank });
     this.frame.code(op >= 0 ? `${name}.where(op_id=${op})` : `${name}.where(rank=${hit.lane.rank}, track="${TrackNames[hit.lane.track]}")`);
-    const { title, pairs } = describe(hit);
+    const { title, pairs } = describe(this.store, hit);
     this.frame.say(`${title}, ${pairs.map((p) => p.join(" ")).join(", ")}`);
     this.found = hit;
     this.redraw(2);
@@ -416,6 +425,7 @@ export class Timeline {
     this.drag = null;
     this.found = null;
     this.picked.clear();
+    this.words.update();
     this.session.select({});
     this.redraw(6);
   }
@@ -427,6 +437,21 @@ export class Timeline {
     else this.marks.push(this.cursor);
     if (this.marks.length > 1) this.frame.say(`between the last marks ${fmt.time(Math.abs(this.marks.at(-1)! - this.marks.at(-2)!))}`);
     this.redraw(2);
+  }
+
+  /** The flag under a point of the top (CSS pixels from its top left). */
+  flagAt(x: number, y: number): Flag | null {
+    return flagAt(this.flags, x, y - STRIP_H - RULER_H - 2);
+  }
+
+  /** Brings the first mark after the middle into the middle, around again after the last. */
+  nextMark(): void {
+    const marks = [...this.store.faults.shown()].sort((a, b) => a.t - b.t);
+    if (!marks.length) return this.frame.say("no faults, no recovery");
+    const [half, slack] = [(this.t1 - this.t0) / 2, (this.t1 - this.t0) * 1e-6];
+    const mark = marks.find((each) => each.t > this.t0 + half + slack) ?? marks[0];
+    this.setRange(mark.t - half, mark.t + half);
+    this.frame.say(`${mark.word}, ${mark.where}, at ${fmt.time(mark.t)}. ${mark.text}`);
   }
 
   focusSearch(): void {
@@ -452,31 +477,21 @@ export class Timeline {
     const length = hit.row.end[hit.i] - hit.row.begin[hit.i];
     if (hit.t < this.t0 || hit.t > this.t1) this.setRange(hit.t - (this.t1 - this.t0) / 2, hit.t + (this.t1 - this.t0) / 2);
     if (length > 0 && length / (this.t1 - this.t0) < 0.004) this.setRange(hit.t - length * 60, hit.t + length * 60);
-    const line = this.layout.lines.find((each) => each.lanes.includes(hit.lane) && each.kind !== "node");
-    if (line && (line.y < this.scroll.scrollTop || line.y > this.scroll.scrollTop + this.scroll.clientHeight - 20)) this.scroll.scrollTop = line.y - 60;
+    this.reveal(hit);
     this.selectSpan(hit);
     this.frame.say(`${fmt.count(count)} hits`);
   }
 
+  /** Outlines a span, and brings its line into sight. */
+  reveal(hit: Hit): void {
+    this.found = hit;
+    const lines = this.layout.lines.filter((each) => each.lanes.includes(hit.lane) && each.kind !== "node" && each.kind !== "stack");
+    const line = lines.find((each) => each.kind === "lane") ?? lines[0];
+    if (line && (line.y < this.scroll.scrollTop || line.y > this.scroll.scrollTop + this.scroll.clientHeight - 20)) this.scroll.scrollTop = line.y - 60;
+    this.redraw(2);
+  }
+
   private png(): void {
-    const out = document.createElement("canvas");
-    const ratio = this.base.width / this.width;
-    out.width = (GUTTER + this.width) * ratio;
-    out.height = this.top.height + this.base.height;
-    const ctx = out.getContext("2d")!;
-    ctx.fillStyle = this.theme.ground;
-    ctx.fillRect(0, 0, out.width, out.height);
-    ctx.drawImage(this.top, GUTTER * ratio, 0);
-    ctx.drawImage(this.base, GUTTER * ratio, this.top.height);
-    ctx.drawImage(this.over, GUTTER * ratio, this.top.height);
-    ctx.scale(ratio, ratio);
-    ctx.fillStyle = this.theme.ink;
-    ctx.font = "11px system-ui, sans-serif";
-    ctx.textBaseline = "middle";
-    for (const line of this.layout.lines) {
-      const y = line.y - this.scroll.scrollTop + this.top.height / ratio + (line.kind === "lane" ? line.h / 2 : 9);
-      if (y > this.top.height / ratio) ctx.fillText(line.label, line.kind === "lane" ? 60 : 6, y);
-    }
-    download("timeline.png", out.toDataURL("image/png"));
+    savePng(this.top, [this.base, this.over], this.layout, this.scroll.scrollTop, this.width, this.theme, this.words.sentence);
   }
 }

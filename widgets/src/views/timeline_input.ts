@@ -3,6 +3,7 @@
 // Is: events -> calls. Is not: state. Invariants: a key that means something here never reaches the notebook (which
 // would insert a cell); the wheel scrolls the page until the timeline has focus or Ctrl is held.
 import { calm } from "../draw/theme";
+import { flagFacts } from "./marks_paint";
 import type { Timeline } from "./timeline";
 import { GUTTER } from "./timeline_layout";
 
@@ -12,7 +13,9 @@ const KEYS: Record<string, (t: Timeline) => void> = {
   a: (t) => t.pan(-0.15),
   d: (t) => t.pan(0.15),
   f: (t) => t.fit(),
+  r: (t) => t.fold(),
   m: (t) => t.mark(),
+  e: (t) => t.nextMark(),
   "/": (t) => t.focusSearch(),
   "?": (t) => t.frame.toggleHelp(),
   n: (t) => t.find(1),
@@ -69,7 +72,8 @@ function attachPointer(t: Timeline, place: (event: MouseEvent) => [number, numbe
   on("pointermove", (event: PointerEvent) => {
     const [x, y] = place(event);
     if (!press) {
-      t.setHover(x < 0 ? null : t.hit(x, y), event.clientX, event.clientY, x < 0 ? null : t.timeAt(x));
+      const rank = x < 0 ? null : t.rankAt(y);
+      t.setHover(x < 0 || rank !== null ? null : t.hit(x, y), event.clientX, event.clientY, x < 0 ? null : t.timeAt(x), rank);
       return;
     }
     if (Math.abs(x - press.x) > 3) press.moved = true;
@@ -118,17 +122,29 @@ export function glide(t: Timeline, t0: number, t1: number): void {
   step();
 }
 
-/** The strip and ruler on top: press or drag to go there. */
+/** The strip and ruler on top: press or drag to go there; a flag tells what it stands for. */
 function attachTop(t: Timeline): void {
-  const go = (event: PointerEvent) => {
-    if (!(event.buttons & 1)) return;
+  const at = (event: PointerEvent) => {
     const box = t.top.getBoundingClientRect();
-    const middle = ((event.clientX - box.left) / box.width) * t.span();
+    return { x: event.clientX - box.left, width: box.width, flag: t.flagAt(event.clientX - box.left, event.clientY - box.top) };
+  };
+  const go = (event: PointerEvent) => {
+    const { x, width, flag } = at(event);
+    if (!(event.buttons & 1)) {
+      t.frame.tip(flag ? flagFacts(flag) : null, event.clientX, event.clientY);
+      return;
+    }
+    const middle = flag ? flag.marks[flag.named].t : (x / width) * t.span();
     const half = (t.t1 - t.t0) / 2;
     t.setRange(middle - half, middle + half);
   };
-  t.top.addEventListener("pointerdown", (event) => (t.top.setPointerCapture(event.pointerId), go(event)), { signal: t.signal });
+  const press = (event: PointerEvent) => {
+    if (!at(event).flag) t.top.setPointerCapture(event.pointerId);
+    go(event);
+  };
+  t.top.addEventListener("pointerdown", press, { signal: t.signal });
   t.top.addEventListener("pointermove", go, { signal: t.signal });
+  t.top.addEventListener("pointerleave", () => t.frame.tip(null), { signal: t.signal });
 }
 
 export function attachInput(t: Timeline): void {

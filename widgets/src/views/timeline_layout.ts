@@ -10,9 +10,12 @@ export const GUTTER = 148;
 export const RANK_WIDTH = 56;
 const NODE_H = 20;
 const ROW_H = 11;
+const STACK_H = 15;
+const FOLDED_H = 18;
 
 export interface Line {
-  kind: "node" | "rank" | "lane";
+  /** stack: what the time of the rank goes to, above its lanes. */
+  kind: "node" | "rank" | "stack" | "lane";
   y: number;
   h: number;
   label: string;
@@ -25,7 +28,7 @@ export interface Line {
   band: boolean;
 }
 
-const ORDER = [Track.control, Track.channel, Track.compute, Track.copy, Track.fabric, Track.nic_tx, Track.nic_rx] as number[];
+const ORDER = [Track.control, Track.compute, Track.channel, Track.copy, Track.fabric, Track.nic_tx, Track.nic_rx] as number[];
 
 function byPlace(a: Lane, b: Lane): number {
   return a.node - b.node || a.rank - b.rank || ORDER.indexOf(a.track) - ORDER.indexOf(b.track) || a.index - b.index;
@@ -51,6 +54,17 @@ export class Layout {
   toggle(key: string): void {
     this.collapsed.set(key, !this.isCollapsed(key));
     this.build();
+  }
+
+  /** Folds every rank into one line, or opens all. */
+  foldAll(on: boolean): void {
+    for (const lane of this.store.lanes) this.collapsed.set(`r${lane.rank}`, on);
+    this.build();
+  }
+
+  /** True where every rank is one line. */
+  get allFolded(): boolean {
+    return this.lines.every((line) => line.kind !== "rank" || line.collapsed);
   }
 
   private isCollapsed(key: string): boolean {
@@ -98,12 +112,16 @@ export class Layout {
     const collapsed = this.isCollapsed(key);
     const label = `rank ${lanes[0].rank}`;
     if (collapsed) {
-      this.push("rank", y, 18, label, key, lanes, true, true);
-      return y + 18;
+      this.push("rank", y, FOLDED_H, label, key, lanes, true, true);
+      return y + FOLDED_H;
     }
     const top = y;
     const line = this.push("rank", y, 0, label, key, lanes, false, false);
     y += 1;
+    if (this.store.computes && lanes[0].rank >= 0) {
+      this.push("stack", y, STACK_H, "exposed?", `s${lanes[0].rank}`, lanes, true, false, lanes[0].rank % 2 === 1);
+      y += STACK_H;
+    }
     for (const lane of lanes) {
       const height = Math.max(13, ROW_H * lane.rows.length + 2);
       this.push("lane", y, height, lane.label, `l${lane.id}`, [lane], false, false, lanes[0].rank % 2 === 1);
@@ -142,6 +160,7 @@ export class Layout {
 
   private label(line: Line, picked: Set<number>, click: (line: Line, event: MouseEvent) => void): HTMLElement {
     const place = (left: number, width: number) => `left:${left}px;width:${width}px;top:${line.y}px;height:${line.h}px;line-height:${Math.min(line.h, 18)}px`;
+    if (line.kind === "stack") return h("div", { class: "lane", style: `${place(RANK_WIDTH, GUTTER - RANK_WIDTH)};line-height:${line.h}px`, title: "computation, exposed communication, exposed copies, idle" }, line.label);
     if (line.kind === "lane") {
       const class_ = picked.has(line.lanes[0].id) ? "lane pick" : "lane";
       return h("div", { class: class_, style: `${place(RANK_WIDTH, GUTTER - RANK_WIDTH)};line-height:${line.h}px`, onclick: (e) => click(line, e) }, line.label);

@@ -2,13 +2,16 @@
 //
 //   zoomed out   each line becomes one line of pixels (Row.scan: pyramid or spans), copied down to its height in an ImageData
 //   zoomed in    where few spans are visible on a line, exact rectangles with words
+//   computing    what no computation hides is hatched; a folded rank is a stacked column per pixel (hatch_paint)
 //
 // Is: the fast path; its cost is bounded by pixels and MAX_RECTS, not by spans. Is not: aware of events.
 import { CATEGORIES, FAULT, WAIT, inkOn, packed, parseHex } from "../draw/palette";
 import { Theme, rgbOf } from "../draw/theme";
 import { Row } from "../model/row";
 import { SpanKindNames, SpanStatus, Track } from "../model/schema";
+import { Use, useOf } from "../model/exposure";
 import { Store } from "../model/store";
+import { Hatch } from "./hatch_paint";
 import { Line } from "./timeline_layout";
 
 export const MAX_RECTS = 2500;
@@ -16,6 +19,7 @@ const MAX_WORDS = 500;
 const RECTS_PER_ROW = 250;
 const SHADES = 32;
 const PLAIN = new Float32Array(CATEGORIES.length).fill(1);
+const COMM_TRACKS = new Set<number>([Track.channel, Track.fabric, Track.nic_tx, Track.nic_rx, Track.copy]);
 // A summary of many lanes shows work; waiting only where there is nothing else.
 const SUMMARY = PLAIN.map((_, cat) => (cat === WAIT ? 0.1 : 1));
 
@@ -35,14 +39,19 @@ export class Painter {
   private shades: Uint32Array[] = [];
   private grounds: number[] = [];
   stats: PaintStats = { rects: 0, words: 0, pixelRows: 0, pyramidRows: 0 };
+  private hatch: Hatch;
+  private ratio = 1;
 
-  constructor(private store: Store) {}
+  constructor(private store: Store) {
+    this.hatch = new Hatch(store.exposure);
+  }
 
   /** Reads the colours of a theme. */
   theme(theme: Theme): void {
     const ground = rgbOf(theme.ground);
     const raised = rgbOf(theme.raised);
     const band = ground.map((v, i) => v + (raised[i] - v) * 0.45) as [number, number, number];
+    this.hatch.theme(theme);
     this.grounds = [packed(...ground), packed(...band), packed(...raised)];
     this.shades = [];
     for (const base of [ground, band, raised]) {
@@ -96,6 +105,8 @@ export class Painter {
     this.stats = { rects: 0, words: 0, pixelRows: 0, pyramidRows: 0 };
     this.pixels.fill(this.grounds[0]);
     const ns = (t1 - t0) / width;
+    this.ratio = ratio;
+    this.hatch.begin(t0, ns, width, ratio);
     const exact: { row: Row; y: number; h: number; base: number }[] = [];
     for (const line of lines) {
       if (line.y + line.h <= top || line.y >= top + cssHeight || !(line.kind !== "rank" || line.merged)) continue;
@@ -113,6 +124,10 @@ export class Painter {
     const y0 = Math.round((line.y - top) * ratio);
     this.ground(y0, Math.round(line.h * ratio), width, height, this.grounds[base]);
     if (!line.rows.length) return;
+    if (this.store.computes && line.merged && line.kind !== "node" && line.lanes[0].rank >= 0) {
+      const [from, to] = [y0 + Math.round(2 * ratio), y0 + Math.round((line.h - 1) * ratio)];
+      if (this.hatch.stack(this.pixels, line.lanes[0].rank, from, to, height)) return;
+    }
     const parts = line.merged ? 1 : line.rows.length;
     const pad = line.merged ? 2 : 1;
     const part = (line.h - 2 * pad) / parts;
@@ -126,7 +141,9 @@ export class Painter {
       }
       const from = Math.max(0, Math.round(cssY * ratio));
       const to = Math.min(height, Math.round((cssY + rowH) * ratio));
-      if (to > from) this.scanline(rows, t0, ns, width, from, to - from, base, line.merged ? Math.max(1, line.lanes.length / 2) : 1);
+      if (to <= from) continue;
+      this.scanline(rows, t0, ns, width, from, to - from, base, line.merged ? Math.max(1, line.lanes.length / 2) : 1);
+      if (this.store.computes && line.kind === "lane" && COMM_TRACKS.has(line.lanes[0].track)) this.hatch.lane(this.pixels, this.busy, line.lanes[0].rank, from, to);
     }
   }
 
@@ -147,33 +164,51 @@ export class Painter {
     const t1 = t0 + ns * width;
     ctx.font = `${Math.min(10, h)}px system-ui, sans-serif`;
     ctx.textBaseline = "middle";
+    const lane = this.store.lanes[row.lane];
+    const use = this.store.computes ? this.hatch.use(lane.rank) : undefined;
+    const xAt = (t: number) => (t - t0) / ns;
     for (let i = row.first(t0); i < row.n && row.begin[i] < t1; i++) {
       const x0 = (row.begin[i] - t0) / ns;
       const x1 = (row.end[i] - t0) / ns;
       if (x1 < 0) continue;
       const left = Math.max(-2, x0);
       const w = Math.max(1, Math.min(width + 2, x1) - left);
-      this.rectangle(ctx, row, i, left, y, w, h, theme);
+      const hatch = use && useOf(lane, row, i) === Use.comm ? () => this.hatch.span(ctx, use, row.begin[i], row.end[i], xAt, y, h, this.ratio) : null;
+      this.rectangle(ctx, row, i, left, y, w, h, theme, hatch);
     }
   }
 
-  private rectangle(ctx: CanvasRenderingContext2D, row: Row, i: number, x: number, y: number, w: number, h: number, theme: Theme): void {
+  private rectangle(ctx: CanvasRenderingContext2D, row: Row, i: number, x: number, y: number, w: number, h: number, theme: Theme, hatch: (() => boolean) | null): void {
     const cat = row.cat[i];
     const color = CATEGORIES[cat].color;
-    ctx.globalAlpha = cat === WAIT ? 0.38 : 1;
-    ctx.fillStyle = color;
-    ctx.fillRect(x, y, w > 3 ? w - 0.6 : w, h);
-    ctx.globalAlpha = 1;
+    this.fill(ctx, cat, x, y, w > 3 ? w - 0.6 : w, h);
+    const hatched = hatch !== null && hatch();
     const bad = row.status[i] === SpanStatus.failed || row.status[i] === SpanStatus.aborted;
     if (bad) this.strike(ctx, x, y, w, h, theme);
     if (w < 26 || h < 8 || this.stats.words >= MAX_WORDS) return;
     this.stats.words += 1;
     const words = this.words(row, i);
-    const room = Math.floor((w - 6) / 5.4);
+    // Of a hatched span some stripes stay in sight.
+    const room = Math.floor((w * (hatched ? 0.6 : 1) - 6) / 5.4);
     if (room < 3) return;
-    ctx.fillStyle = cat === WAIT ? theme.ink : inkOn(color);
     const text = words.length <= room ? words : words.slice(0, room - 1) + "…";
-    ctx.fillText(text, Math.max(x, 0) + 3, y + h / 2 + 0.5);
+    const at = Math.max(x, 0) + 3;
+    if (hatched) {
+      // Words on stripes are not read: they get ground of their own.
+      const wide = ctx.measureText(text).width + 6;
+      ctx.fillStyle = theme.ground;
+      ctx.fillRect(at - 3, y, wide, h);
+      this.fill(ctx, cat, at - 3, y, wide, h);
+    }
+    ctx.fillStyle = cat === WAIT ? theme.ink : inkOn(color);
+    ctx.fillText(text, at, y + h / 2 + 0.5);
+  }
+
+  private fill(ctx: CanvasRenderingContext2D, cat: number, x: number, y: number, w: number, h: number): void {
+    ctx.globalAlpha = cat === WAIT ? 0.38 : 1;
+    ctx.fillStyle = CATEGORIES[cat].color;
+    ctx.fillRect(x, y, w, h);
+    ctx.globalAlpha = 1;
   }
 
   private words(row: Row, i: number): string {

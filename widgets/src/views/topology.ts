@@ -1,6 +1,7 @@
 // The topology: nodes with their ranks and NICs, the rails between them, and how fast each NIC goes.
 //
-// Is: an SVG that scales; rates follow the linked cursor, or the newest spans of a live source. Is not: a graph layout.
+// Is: an SVG that scales; rates follow the linked cursor, or the newest spans of a live source; in a panel a click on a NIC
+// or rank opens the menu of what can be done to it. Is not: a graph layout, or what the menu does (Python).
 // Invariant: a state is said by icon and word, never by colour alone.
 import { h, s, download } from "../draw/dom";
 import * as fmt from "../draw/format";
@@ -11,6 +12,7 @@ import { Nic, gbits, nicsOf } from "../model/rates";
 import { Session, ViewSpec } from "../model/session";
 import { Store } from "../model/store";
 import { Frame, TableData } from "./frame";
+import { faultMenu } from "./topology_menu";
 
 const MAX_NODES = 16;
 const NIC_W = 86;
@@ -20,12 +22,10 @@ const PAD = 14;
 const CARD_H = 158;
 const LIVE_NS = 250e6;
 
-const STATES: Record<string, { icon: string; word: string }> = {
-  up: { icon: "●", word: "up" },
-  down: { icon: "✕", word: "down" },
-  slow: { icon: "▲", word: "slow" },
-  suspect: { icon: "?", word: "suspect" },
-};
+// Icons of states that Python did not tell.
+const ICONS: Record<string, string> = { up: "●", down: "✕", slow: "▼", suspect: "?" };
+// A dashed edge: nothing passes here.
+const DEAD = new Set(["down", "unplugged", "silent", "severed", "lost", "killed"]);
 
 export class TopologyView {
   readonly frame: Frame;
@@ -162,12 +162,19 @@ export class TopologyView {
   private rank(card: SVGElement, rank: number, x: number, y: number, fabricY: number): void {
     const theme = this.theme;
     const group = this.hit(`r${rank}`, `rank ${rank}`, () => this.pickRank(rank));
-    group.append(
-      s("line", { x1: x, x2: x, y1: y + RANK_H, y2: fabricY, stroke: theme.line, "stroke-width": 1.6 }),
-      s("rect", { class: "edge", x: x - 25, y, width: 50, height: RANK_H, rx: 6, fill: theme.raised, stroke: theme.line }),
-      s("text", { x, y: y + 17, "text-anchor": "middle", "font-size": 11.5, fill: theme.ink }, `rank ${rank}`),
-    );
+    const edge = s("rect", { class: "edge", x: x - 27, y, width: 54, height: RANK_H, rx: 6, fill: theme.raised, stroke: theme.line });
+    const name = s("text", { x, y: y + 17, "text-anchor": "middle", "font-size": 11.5, fill: theme.ink }, `rank ${rank}`);
+    const state = s("text", { x, y: y + 22.5, "text-anchor": "middle", "font-size": 9, "font-weight": 600, fill: this.bad() });
+    group.append(s("line", { x1: x, x2: x, y1: y + RANK_H, y2: fabricY, stroke: theme.line, "stroke-width": 1.6 }), edge, name, state);
     card.append(group);
+    this.updates.push(() => {
+      const found = this.store?.faults.rank(rank);
+      name.setAttribute("y", String(found ? y + 12 : y + 17));
+      state.textContent = found ? `${found.icon} ${found.state}` : "";
+      edge.setAttribute("stroke", found ? this.bad() : theme.line);
+      edge.setAttribute("stroke-dasharray", found && DEAD.has(found.state) ? "4 3" : "none");
+      group.setAttribute("aria-label", found ? `rank ${rank}, ${found.state}` : `rank ${rank}`);
+    });
   }
 
   private nic(card: SVGElement, node: number, nic: number, x: number, y: number, fabricY: number): void {
@@ -175,27 +182,37 @@ export class TopologyView {
     const w = NIC_W - 8;
     const group = this.hit(`n${node}.${nic}`, `node ${node} NIC ${nic}`, () => this.pickNic(node, nic));
     const title = s("text", { x: x - w / 2 + 6, y: y + 13, "font-size": 10, fill: theme.ink }, `NIC ${nic}`);
-    const state = s("text", { x: x + w / 2 - 5, y: y + 13, "font-size": 9, "text-anchor": "end", fill: theme.faint });
+    const state = s("text", { x: x + w / 2 - 5, y: y + 13, "font-size": 9, "text-anchor": "end", fill: theme.faint }, "● up");
+    const tag = this.tag(x, y + NIC_H, w);
     const edge = s("rect", { class: "edge", x: x - w / 2, y, width: w, height: NIC_H, rx: 6, fill: theme.ground, stroke: theme.line });
     group.append(s("line", { x1: x, x2: x, y1: fabricY + 5, y2: y + CARD_H - 94, stroke: theme.line, "stroke-width": 1.6 }), edge, title, state);
     const bars = (["tx", "rx"] as const).map((dir, k) => {
       const by = y + 19 + k * 15;
       const fill = s("rect", { x: x - w / 2 + 5, y: by, width: 0, height: 12, rx: 2 });
-      const text = s("text", { x: x - w / 2 + 9, y: by + 9.3, "font-size": 9.5, fill: theme.ink });
+      const text = s("text", { x: x - w / 2 + 9, y: by + 9.3, "font-size": 9.5, fill: theme.ink, stroke: theme.raised, "stroke-width": 2.5, "paint-order": "stroke" });
       group.append(s("rect", { x: x - w / 2 + 5, y: by, width: w - 10, height: 12, rx: 2, fill: theme.raised }), fill, text);
       return { dir, fill, text };
     });
+    group.append(tag);
     card.append(group);
-    this.updates.push(() => this.updateNic(group, state, edge, bars, node, nic, w - 10));
+    this.updates.push(() => this.updateNic(group, state, tag, edge, bars, node, nic, w - 10));
   }
 
-  private updateNic(group: SVGElement, state: SVGElement, edge: SVGElement, bars: { dir: "tx" | "rx"; fill: SVGElement; text: SVGElement }[], node: number, nic: number, width: number): void {
+  /** A filled strip below a NIC for the word of what is wrong with it. */
+  private tag(x: number, y: number, w: number): SVGElement {
+    const ink = this.theme.dark ? "#15181c" : "#ffffff";
+    const text = s("text", { x, y: y + 8.6, "text-anchor": "middle", "font-size": 9, "font-weight": 600, fill: ink });
+    return s("g", { visibility: "hidden" }, s("rect", { x: x - w / 2, y: y - 2, width: w, height: 14, rx: 4, fill: this.bad() }), text);
+  }
+
+  private updateNic(group: SVGElement, state: SVGElement, tag: SVGElement, edge: SVGElement, bars: { dir: "tx" | "rx"; fill: SVGElement; text: SVGElement }[], node: number, nic: number, width: number): void {
     const at = this.nics[node * this.topology.nics_per_node + nic];
-    const word = this.stateOf(node, nic);
-    const look = STATES[word] ?? { icon: "!", word };
-    state.textContent = `${look.icon} ${look.word}`;
-    state.setAttribute("fill", word === "up" ? this.theme.faint : this.bad());
-    edge.setAttribute("stroke-dasharray", word === "down" ? "4 3" : "none");
+    const look = this.lookOf(node, nic);
+    const { word } = look;
+    state.setAttribute("visibility", word === "up" ? "visible" : "hidden");
+    tag.setAttribute("visibility", word === "up" ? "hidden" : "visible");
+    tag.lastChild!.textContent = word === "up" ? "" : `${look.icon} ${word}`;
+    edge.setAttribute("stroke-dasharray", DEAD.has(word) ? "4 3" : "none");
     edge.setAttribute("stroke", word === "up" ? this.theme.line : this.bad());
     const rate = this.topology.nic_gbits[node * this.topology.nics_per_node + nic] || Math.max(1e-9, ...this.topology.nic_gbits) || 1;
     const [a, b] = this.window();
@@ -204,22 +221,25 @@ export class TopologyView {
       const share = Math.min(1, value / rate);
       bar.fill.setAttribute("width", String(share * width));
       bar.fill.setAttribute("fill", viridisCss(share));
-      const number = value >= 100 ? value.toFixed(0) : value.toFixed(1);
+      const number = value.toFixed(value >= 100 ? 0 : rate < 1 ? 2 : 1);
       bar.text.textContent = `${bar.dir === "tx" ? "↑" : "↓"} ${this.store ? number : "–"}`;
-      bar.text.setAttribute("fill", share > 0.25 ? (share > 0.55 ? "#14181c" : "#ffffff") : this.theme.ink);
     }
-    group.setAttribute("aria-label", `node ${node} NIC ${nic}, ${look.word}, ${bars.map((bar) => bar.text.textContent).join(" ")} Gb/s`);
+    group.setAttribute("aria-label", `node ${node} NIC ${nic}, ${word}, ${bars.map((bar) => bar.text.textContent).join(" ")} Gb/s`);
   }
 
   private bad(): string {
     return this.theme.dark ? "#ff8a80" : "#b3261e";
   }
 
-  private stateOf(node: number, nic: number): string {
+  private lookOf(node: number, nic: number): { icon: string; word: string } {
+    const told = this.store?.faults.nic(node, nic);
+    if (told) return { icon: told.icon, word: told.state };
     const listed = (this.session.status.faults ?? this.session.spec.data.faults ?? []) as any[];
     const found = listed.find((each) => each.node === node && each.nic === nic);
-    if (found) return found.state;
-    return this.topology.nic_gbits[node * this.topology.nics_per_node + nic] === 0 && Math.max(...this.topology.nic_gbits) > 0 ? "down" : "up";
+    const rates = this.topology.nic_gbits;
+    const absent = rates[node * this.topology.nics_per_node + nic] === 0 && Math.max(...rates) > 0;
+    const word = found?.state ?? (absent ? "down" : "up");
+    return { icon: found?.icon ?? ICONS[word] ?? "!", word };
   }
 
   private window(): [number, number] {
@@ -240,7 +260,8 @@ export class TopologyView {
     for (const el of this.svg.querySelectorAll(".hit")) el.classList.toggle("picked", el.getAttribute("data-key") === this.picked);
     if (this.store) {
       const words = this.cursor !== null ? `at ${fmt.time(this.cursor)}` : this.store.live ? "over the last 250 ms" : "mean over the visible time";
-      this.frame.legend([], [h("span", {}, `↑ sent ↓ received, Gb/s ${words}`)]);
+      const hint = this.session.spec.data.fault_menu && this.session.connected ? " · click a NIC or a rank to break it" : "";
+      this.frame.legend([], [h("span", {}, `↑ sent ↓ received, Gb/s ${words}${hint}`)]);
     } else this.frame.legend([], [h("span", {}, "click a NIC or a rank to select it")]);
     this.frame.fillTable();
   }
@@ -251,8 +272,18 @@ export class TopologyView {
     this.session.select({ source: this.store?.id ?? null, node, nic });
     this.session.act("nic", { node, nic });
     this.frame.code(this.store ? `${name}.where(node=${node}, track=["nic_tx", "nic_rx"], index=${nic})` : `${name}.nic_gbits[${node * this.topology.nics_per_node + nic}]`);
-    this.frame.say(`node ${node} NIC ${nic}, ${this.stateOf(node, nic)}, selected`);
+    this.frame.say(`node ${node} NIC ${nic}, ${this.lookOf(node, nic).word}, selected`);
     this.update();
+    this.openMenu({ node, nic }, `node ${node} NIC ${nic} · ${this.lookOf(node, nic).word}`);
+  }
+
+  /** The menu of what can be done to a NIC or rank, where there is a world to do it to. */
+  private openMenu(where: Record<string, number>, title: string): void {
+    const menu = this.session.spec.data.fault_menu;
+    const anchor = this.svg.querySelector(`[data-key="${this.picked}"]`);
+    if (!menu || !anchor || !this.session.connected) return;
+    const undoable = this.store?.faults.undoable(where) ?? [];
+    faultMenu({ session: this.session, frame: this.frame, parent: this.parent, signal: this.signal, anchor, where, title, undoable });
   }
 
   private pickRank(rank: number): void {
@@ -263,6 +294,8 @@ export class TopologyView {
     this.frame.code(this.store ? `${name}.where(rank=${rank})` : `${name}.node_of[${rank}]`);
     this.frame.say(`rank ${rank} selected`);
     this.update();
+    const found = this.store?.faults.rank(rank);
+    this.openMenu({ rank }, `rank ${rank}${found ? ` · ${found.state}` : ""}`);
   }
 
   private table(): TableData {
@@ -274,7 +307,7 @@ export class TopologyView {
         const at = this.nics[node * t.nics_per_node + nic];
         const rate = (dir: "tx" | "rx") => (at && b > a ? fmt.rate(gbits(at[dir], a, b)) : "–");
         const ranks = t.node_of.flatMap((n: number, r: number) => (n === node ? [r] : []));
-        rows.push([`node ${node} NIC ${nic}`, `${ranks[0]}–${ranks.at(-1)}`, fmt.rate(t.nic_gbits[node * t.nics_per_node + nic] ?? 0), this.stateOf(node, nic), rate("tx"), rate("rx")]);
+        rows.push([`node ${node} NIC ${nic}`, `${ranks[0]}–${ranks.at(-1)}`, fmt.rate(t.nic_gbits[node * t.nics_per_node + nic] ?? 0), this.lookOf(node, nic).word, rate("tx"), rate("rx")]);
       }
     }
     return { head: ["NIC", "ranks of the node", "line rate", "state", "sent", "received"], rows };

@@ -1,146 +1,166 @@
-// One authenticated stream socket between two NICs: frames out of a queue, frames into regions.
+// One authenticated stream socket between two NICs: frames out of its bundle, frames into regions.
 //
 // Is: two state machines over one nonblocking descriptor, which it owns and closes.
-// Is not: aware of other connections, except through the peer's SignalOrder and the NIC's Shaper.
+// Is not: aware of the other connections of its bundle, except through what is left to send there and what has landed.
 //
-//   sending     idle ─(queue not empty)─► frame ─► slot reserved ─(slot over)─► sendmsg ─► more of the frame │ next │ idle
-//                                                                     └─(kernel full)─► blocked ─(POLLOUT)─► sendmsg
-//   receiving   header (incomplete) ─► judged ─► payload straight into its place ─► signal raised │ get completed ─► header
-//                     └────────────────────────── bad: Status, the owner drops the connection ──────────────┘
+//   sending     batch empty ─► segments of the bundle, answers ─► slot reserved ─► sendmsg: headers and payloads of the batch
+//                                                                  (shaped only)     └─(kernel full)─► blocked ─(edge)─► on
+//   receiving   header (incomplete) ─► judged ─► payload straight into its place ─► landed │ get answered ─► header
+//                     │                   └─ too early: not read until the other connections of the bundle caught up
+//                     └── bad: Status, the owner drops the bundle
 //
 // Invariants
-//  - Of what it receives it holds at most one header; payload goes from the kernel to where it belongs.
+//  - In flight, here, is at most a batch: kBatchFrames frames, and no further one once they have kBatchBytes. Beyond that
+//    the kernel holds kUnsentBytes not yet sent, so a slow connection leaves segments to the faster ones.
+//  - Payload goes from user memory to the kernel and from the kernel to where it belongs. Only where frames are small, so that
+//    several are read at one go, is their payload copied: at most kReadAheadBytes for each read.
 //  - Nothing of a frame is written before all that can be judged of it was judged.
 #pragma once
 
-#include <poll.h>
+#include <sys/uio.h>
 
+#include <array>
 #include <cstdint>
-#include <string>
 #include <vector>
 
-#include "base/signals.hpp"
-#include "trace/ring.hpp"
-#include "transport/queue.hpp"
-#include "transport/regions.hpp"
-#include "transport/tcp/frame.hpp"
+#include "transport/tcp/bundle.hpp"
 #include "transport/tcp/shaper.hpp"
-#include "transport/tcp/signal_order.hpp"
-#include "transport/transport.hpp"
 
 namespace ccl_lab {
 
-// What the connections of one rank share.
-struct TcpContext {
-  int rank = -1;
-  std::uint16_t epoch = 0;
-  SignalTable signals;
-  Regions regions;
-  SpanWriter* trace = nullptr;
-};
-
-struct ConnectionName {
-  std::int32_t peer = -1;
-  std::uint16_t nic = 0;
-  std::uint16_t peer_nic = 0;
-  std::uint16_t index = 0;
-
-  bool operator==(const ConnectionName&) const = default;
-  std::string text(int rank) const;
-};
-
 class Connection {
  public:
-  Connection(const TcpContext& context, ConnectionName name, int fd, Shaper shaper, SignalOrder& order);
+  static constexpr std::size_t kBatchFrames = 16;
+  static constexpr std::uint64_t kBatchBytes = kSegmentBytes;
+  static constexpr std::size_t kReadAheadBytes = 4096;
+  static constexpr int kUnsentBytes = 256 * 1024;
+  static constexpr std::size_t kMostRequests = 64;  // gets that wait for their answers
+
+  Connection(const TcpContext& context, ConnectionName name, int fd, Shaper shaper, Bundle& bundle);
   ~Connection();
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
   const ConnectionName& name() const { return name_; }
-  std::uint64_t queued_bytes() const { return queued_bytes_; }
+  int fd() const { return fd_; }
   bool nic_up() const { return shaper_.up(); }
 
-  void post(const Put& put, std::uint32_t sequence);
-  void post(const Get& get);
+  // What the poller saw.
+  void edges(std::uint32_t events);
+  // Once in each poll in which something is asked of its NIC, or was in the last.
+  void obey(std::int64_t now_ns);
+  // Nothing is sent or received any more, not even what the kernel has.
+  void cut_off();
+  // As a fault that is injected does it: the peer and this side find out by themselves.
+  void sever() const;
+  // Counts what a silence holds back, once until it ends.
+  void hold(bool sending, bool mute, NicFaults* faults);
+  // Whether a call of receive or send could do something, as far as this connection knows.
+  bool readable() const {
+    return !ended_ && (held_ ? bundle_.place(in_.segment) != SegmentOrder::Place::early : readable_);
+  }
+  bool sendable() const { return !blocked_ && !stopped_ && !ended_ && (n_batch_ > 0 || has_segments()); }
+  // Whether bytes it took wait for their slot, or for the kernel.
+  bool unsent() const { return n_batch_ > 0 && !stopped_; }
+  // Whether a frame waits that is too early.
+  bool held() const { return held_; }
 
-  // Move bytes, at most kTurnBytes each; add to `done` what they did. A Status that is not ok ends the connection.
+  // Move bytes, at most kTurnBytes each; add to `done` what they did. A Status that is not ok ends the bundle.
   Status send(std::int64_t now_ns, std::vector<Completion>& completions, int& done);
   Status receive(std::int64_t now_ns, std::vector<Completion>& completions, int& done);
 
-  // What to wait for; lowers wake_ns where that is a time.
-  pollfd interest(std::int64_t now_ns, std::int64_t& wake_ns) const;
-  void writable() { blocked_ = false; }
+  // Lowers wake_ns to when there is something to do without an edge of the socket.
+  void wake(std::int64_t now_ns, std::int64_t& wake_ns, bool mute_tx, bool mute_rx) const;
 
-  // Completes all that is in flight with `status`.
-  void fail(const Status& status, std::vector<Completion>& completions);
+  // Says to the peer that no more will come; what it sent can still be received.
+  void stop_sending();
+  // Nothing more will be received: the peer closed it, or it is broken.
+  bool ended() const { return ended_; }
+  // It ended by a frame that must not be; what else it holds is not to be trusted.
+  bool bad_frame() const { return bad_; }
 
  private:
-  struct SendItem {
-    FrameType type = FrameType::put;
-    const std::byte* source = nullptr;
-    std::uint64_t nbytes = 0;
-    std::uint64_t framed = 0;  // bytes of it that are in frames handed over or being so
-    Remote remote;
-    std::int32_t signal = -1;
-    std::uint32_t sequence = 0;
-    std::uint64_t cookie = 0;
-    Tag tag;
+  struct Out {
+    Segment segment;
+    bool damaged = false;
+    FrameBytes bytes{};
   };
   struct PendingGet {
     std::byte* destination = nullptr;
     std::uint64_t nbytes = 0;
-    std::uint64_t done = 0;
     std::uint32_t sequence = 0;
-    std::uint64_t cookie = 0;
-    Tag tag;
+    std::uint32_t item = 0;
   };
 
-  void start_frame(std::int64_t now_ns);
+  Out& out(std::size_t i) { return batch_[(first_ + i) % kBatchFrames]; }
+  void fill(std::int64_t now_ns, bool shaped);
+  bool has_segments() const {
+    return has_replies() || bundle_.has_puts() || (bundle_.has_gets() && gets_.size() < kMostRequests) || bundle_.ack_due();
+  }
+  bool has_replies() const { return !replies_.empty() && reply_delay_.open(); }
+  void next_segment(Segment& segment);
+  static void write_header(Out& frame);
   bool admitted(std::uint64_t rate, std::uint64_t& nbytes, std::int64_t now_ns);
-  void sent(std::uint64_t nbytes);
-  void finish_sent(std::int64_t now_ns, std::vector<Completion>& completions);
+  std::size_t gather(std::uint64_t nbytes);
+  void sent(std::uint64_t nbytes, std::int64_t now_ns, std::vector<Completion>& completions);
+
+  std::size_t header_room() const;
   Status take_in(std::int64_t now_ns, std::vector<Completion>& completions);
+  Status begin_frame();
   Status judge_put();
   Status judge_request();
   Status judge_reply();
   Status finish_received(std::int64_t now_ns, std::vector<Completion>& completions);
+
+  bool traced() const { return context_.trace != nullptr && context_.trace->enabled(); }
   void record(Track track, const FrameHeader& frame, std::int64_t begin_ns, std::int64_t end_ns) const;
   Status blame(const Status& status) const;
+  Status refuse(const Status& status);
   Status socket_error(const char* call) const;
-  Status closed_by_peer() const;
+  Status closed_by_peer();
 
   const TcpContext& context_;
   const ConnectionName name_;
   const int fd_;
   const Shaper shaper_;
-  SignalOrder& order_;
+  Bundle& bundle_;
 
-  Queue<SendItem> queue_;
-  std::uint64_t queued_bytes_ = 0;
-  FrameHeader out_;
-  FrameBytes out_bytes_{};
-  std::size_t out_header_left_ = 0;
-  const std::byte* out_payload_ = nullptr;
-  std::uint64_t out_payload_left_ = 0;
-  bool in_frame_ = false;         // a frame is being sent
-  bool blocked_ = false;          // the kernel takes no more
+  bool readable_ = true;
+  bool hung_up_ = false;
+  bool blocked_ = false;  // the kernel takes no more
+  bool stopped_ = false;  // nothing more is sent
+  bool ended_ = false;
+  bool bad_ = false;
+
+  std::array<Out, kBatchFrames> batch_;
+  std::size_t first_ = 0;
+  std::size_t n_batch_ = 0;
+  std::uint64_t batch_left_ = 0;  // bytes of the batch not handed over, headers included
+  std::uint64_t handed_ = 0;      // of its first frame
+  bool reply_next_ = false;
+  std::array<iovec, 2 * kBatchFrames> parts_;
   std::uint64_t granted_ = 0;     // bytes that have a slot of the wire
   std::int64_t slot_end_ns_ = 0;  // of the last slot
   bool waited_ = false;           // bytes have waited without a break since the last slot
   std::int64_t out_begin_ns_ = 0;
 
   FrameHeader in_;
-  FrameBytes in_bytes_{};
-  std::size_t in_have_ = 0;
+  std::array<std::byte, kReadAheadBytes> ahead_;
+  std::size_t ahead_at_ = 0;
+  std::size_t ahead_have_ = 0;
   std::byte* in_payload_ = nullptr;
   std::uint64_t in_payload_left_ = 0;
   bool in_payload_phase_ = false;
+  bool held_ = false;
+  bool small_ = false;  // the last frame was, so the next may be
   std::int64_t in_begin_ns_ = 0;
   std::int64_t in_end_ns_ = 0;  // of the emulated wire's slot; 0: not shaped
 
   Queue<PendingGet> gets_;
   std::uint32_t next_get_ = 0;
-  std::size_t replies_queued_ = 0;
+  Queue<Segment> replies_;
+  Delay reply_delay_;
+  bool held_back_[2] = {false, false};  // bytes to read, bytes to send
 };
 
 }  // namespace ccl_lab

@@ -15,58 +15,143 @@
 
 namespace ccl_lab {
 
-TcpTransport::TcpTransport(int rank, SignalTable signals, std::span<NicShaper> nics, SpanWriter* trace)
-    : nics_(nics), peers_(static_cast<std::size_t>(signals.n_ranks())) {
+namespace {
+
+// While bytes flow, sockets are known to be ready without asking.
+constexpr int kMostUnlooked = 4;
+
+// Between processes of one machine bytes go from cache to cache as long as few are under way: more than this in the kernel
+// and each copy goes through memory (1.3 times slower on two cores). Between machines the system sizes its buffers itself,
+// by the distance.
+constexpr int kLocalSendBuffer = 128 * 1024;
+
+// Whether the peer of a connected socket is on this machine: both ends have the same address, or one that never leaves it.
+bool is_local(int fd) {
+  sockaddr_storage ends[2]{};
+  socklen_t sizes[2] = {sizeof(sockaddr_storage), sizeof(sockaddr_storage)};
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&ends[0]), &sizes[0]) != 0 ||
+      ::getpeername(fd, reinterpret_cast<sockaddr*>(&ends[1]), &sizes[1]) != 0 || ends[0].ss_family != ends[1].ss_family)
+    return false;
+  if (ends[0].ss_family == AF_INET) {
+    const auto address = [&](int i) { return reinterpret_cast<const sockaddr_in*>(&ends[i])->sin_addr.s_addr; };
+    return address(0) == address(1) || (ntohl(address(1)) >> 24) == IN_LOOPBACKNET;
+  }
+  if (ends[0].ss_family != AF_INET6) return ends[0].ss_family == AF_UNIX;
+  const auto address = [&](int i) { return reinterpret_cast<const sockaddr_in6*>(&ends[i])->sin6_addr; };
+  const in6_addr own = address(0);
+  const in6_addr other = address(1);
+  return std::memcmp(&own, &other, sizeof own) == 0;
+}
+
+Status set_option(int fd, int level, int option, int value, const char* name) {
+  // A stream socket that is not of TCP knows no options of TCP, and needs none.
+  if (::setsockopt(fd, level, option, &value, sizeof value) == 0 || errno == EOPNOTSUPP || errno == ENOPROTOOPT) return {};
+  return Status(Code::connect, std::string(name) + ": " + std::strerror(errno));
+}
+
+// ok, or what the system refused.
+Status tune(int fd) {
+  const int flags = ::fcntl(fd, F_GETFL);
+  if (flags < 0 || ::fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0 || ::fcntl(fd, F_SETFD, FD_CLOEXEC) != 0)
+    return Status(Code::connect, std::string("fcntl: ") + std::strerror(errno));
+  if (Status status = set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY"); !status.ok()) return status;
+  if (is_local(fd)) return set_option(fd, SOL_SOCKET, SO_SNDBUF, kLocalSendBuffer, "SO_SNDBUF");
+  return set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, Connection::kUnsentBytes, "TCP_NOTSENT_LOWAT");
+}
+
+}  // namespace
+
+TcpTransport::TcpTransport(int rank, SignalTable signals, std::span<NicShaper> nics, SpanWriter* trace, TcpOptions options)
+    : nics_(nics), faults_(options.faults), peers_(static_cast<std::size_t>(signals.n_ranks())) {
   context_.rank = rank;
   context_.signals = signals;
   context_.trace = trace;
+  context_.first_number = options.first_number;
 }
 
 TcpTransport::~TcpTransport() = default;
 
-Status TcpTransport::add_connection(std::int32_t peer, std::uint16_t nic, std::uint16_t peer_nic, std::uint16_t index, int fd,
-                                    std::uint16_t epoch) {
-  const ConnectionName name{peer, nic, peer_nic, index};
-  const auto refuse = [&](Code code, const std::string& why) {
-    if (fd >= 0) ::close(fd);
-    return Status(code, name.text(context_.rank) + " refused: " + why, peer, nic);
-  };
-  if (peer < 0 || peer >= static_cast<std::int32_t>(peers_.size()))
-    return refuse(Code::usage, "expected a peer from 0 to " + std::to_string(peers_.size() - 1));
-  if (!nics_.empty() && nic >= nics_.size())
-    return refuse(Code::usage, "this node has " + std::to_string(nics_.size()) + " NICs");
+Status TcpTransport::check_connection(const ConnectionName& name, int fd, std::uint16_t epoch) const {
+  if (name.peer < 0 || name.peer >= static_cast<std::int32_t>(peers_.size()))
+    return Status(Code::usage, "expected a peer from 0 to " + std::to_string(peers_.size() - 1));
+  if (!nics_.empty() && name.nic >= nics_.size())
+    return Status(Code::usage, "this node has " + std::to_string(nics_.size()) + " NICs");
   if (epoch != context_.epoch)
-    return refuse(Code::connect, "it is of epoch " + std::to_string(epoch) + ", expected " + std::to_string(context_.epoch));
-  for (const auto& other : connections_)
-    if (other->name() == name) return refuse(Code::usage, "there is one already with index " + std::to_string(index));
+    return Status(Code::connect, "it is of epoch " + std::to_string(epoch) + ", expected " + std::to_string(context_.epoch));
+  if (const Link* link = find(name); link != nullptr) {
+    if (!link->ended.ok()) return Status(Code::link_down, "the others between these NICs are ending; reset first");
+    for (const auto& other : link->connections)
+      if (other->name() == name)
+        return Status(Code::usage, "there is one already with index " + std::to_string(name.index));
+  }
   int type = 0;
   socklen_t size = sizeof type;
   if (::getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type != SOCK_STREAM)
-    return refuse(Code::usage, "descriptor " + std::to_string(fd) + " is not a stream socket");
-  const int flags = ::fcntl(fd, F_GETFL);
-  if (flags < 0 || ::fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0 || ::fcntl(fd, F_SETFD, FD_CLOEXEC) != 0)
-    return refuse(Code::connect, std::string("fcntl: ") + std::strerror(errno));
-  const int on = 1;
-  if (::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) != 0 && errno != EOPNOTSUPP && errno != ENOPROTOOPT)
-    return refuse(Code::connect, std::string("TCP_NODELAY: ") + std::strerror(errno));
+    return Status(Code::usage, "descriptor " + std::to_string(fd) + " is not a stream socket");
+  return tune(fd);
+}
+
+Status TcpTransport::add_connection(std::int32_t peer, std::uint16_t nic, std::uint16_t peer_nic, std::uint16_t index, int fd,
+                                    std::uint16_t epoch) {
+  const ConnectionName name{peer, nic, peer_nic, index};
+  const auto refuse = [&](const Status& why) {
+    if (fd >= 0) ::close(fd);
+    return Status(why.code, name.text(context_.rank) + " refused: " + why.message, peer, nic);
+  };
+  if (const Status status = check_connection(name, fd, epoch); !status.ok()) return refuse(status);
   Peer& to = peers_[static_cast<std::size_t>(peer)];
-  if (to.order == nullptr) to.order = std::make_unique<SignalOrder>(context_.signals.n_channels());
+  if (to.order == nullptr)
+    to.order = std::make_unique<SignalOrder>(context_.signals.n_channels(), context_.first_number);
+  Link* link = find(name);
+  std::unique_ptr<Link> fresh;
+  if (link == nullptr) {
+    fresh = std::make_unique<Link>(context_, ConnectionName{peer, nic, peer_nic, 0}, *to.order);
+    link = fresh.get();
+    if (nic < faults_.size()) link->faults = &faults_[nic];
+  }
   const Shaper shaper = nics_.empty() ? Shaper() : Shaper(&nics_[nic]);
-  connections_.push_back(std::make_unique<Connection>(context_, name, fd, shaper, *to.order));
-  to.connections.push_back(connections_.back().get());
+  auto connection = std::make_unique<Connection>(context_, name, fd, shaper, link->bundle);
+  if (const Status status = poller_.add(fd, connection.get()); !status.ok()) {
+    connection.reset();
+    fd = -1;
+    return refuse(status);
+  }
+  link->connections.push_back(std::move(connection));
+  if (fresh != nullptr) {
+    to.links.push_back(link);
+    links_.push_back(std::move(fresh));
+  }
   return {};
+}
+
+TcpTransport::Link* TcpTransport::find(const ConnectionName& name) const {
+  if (name.peer < 0 || name.peer >= static_cast<std::int32_t>(peers_.size())) return nullptr;
+  for (Link* link : peers_[static_cast<std::size_t>(name.peer)].links)
+    if (link->bundle.name().same_nics(name)) return link;
+  return nullptr;
 }
 
 bool TcpTransport::connected(std::int32_t peer) const {
   return peer >= 0 && peer < static_cast<std::int32_t>(peers_.size()) &&
-         !peers_[static_cast<std::size_t>(peer)].connections.empty();
+         !peers_[static_cast<std::size_t>(peer)].links.empty();
 }
 
 bool TcpTransport::connected(std::int32_t peer, std::uint16_t nic, std::uint16_t peer_nic) const {
-  if (!connected(peer)) return false;
-  for (const Connection* one : peers_[static_cast<std::size_t>(peer)].connections)
-    if (one->name().nic == nic && one->name().peer_nic == peer_nic) return true;
-  return false;
+  const Link* link = find({peer, nic, peer_nic, 0});
+  return link != nullptr && link->ended.ok();
+}
+
+bool TcpTransport::unsent() const {
+  return std::any_of(links_.begin(), links_.end(), [](const auto& link) {
+    return link->ended.ok() && (link->bundle.has_puts() || std::any_of(link->connections.begin(), link->connections.end(),
+                                                                        [](const auto& each) { return each->unsent(); }));
+  });
+}
+
+std::size_t TcpTransport::n_connections() const {
+  std::size_t n = 0;
+  for (const auto& link : links_) n += link->connections.size();
+  return n;
 }
 
 Status TcpTransport::register_region(RegionKey key, std::byte* base, std::uint64_t size) {
@@ -75,15 +160,11 @@ Status TcpTransport::register_region(RegionKey key, std::byte* base, std::uint64
 
 Status TcpTransport::deregister_region(RegionKey key) { return context_.regions.remove(context_.rank, key); }
 
-Result<Connection*> TcpTransport::choose(std::int32_t peer, std::uint16_t nic, std::uint16_t peer_nic, const Tag& tag) const {
-  Connection* best = nullptr;
-  if (peer >= 0 && peer < static_cast<std::int32_t>(peers_.size())) {
-    for (Connection* one : peers_[static_cast<std::size_t>(peer)].connections) {
-      if (one->name().nic != nic || one->name().peer_nic != peer_nic) continue;
-      if (best == nullptr || one->queued_bytes() < best->queued_bytes()) best = one;
-    }
-  }
-  if (best != nullptr) return best;
+Result<TcpTransport::Link*> TcpTransport::choose(std::int32_t peer, std::uint16_t nic, std::uint16_t peer_nic,
+                                                 const Tag& tag) const {
+  Link* const link = find({peer, nic, peer_nic, 0});
+  if (link != nullptr && link->ended.ok()) return link;
+  if (link != nullptr) return link->ended;
   return Status(connected(peer) ? Code::link_down : Code::connect,
                 "no " + ConnectionName{peer, nic, peer_nic, 0}.text(context_.rank) + " for op " + std::to_string(tag.op_id) +
                     (connected(peer) ? "; other NICs still reach that rank" : "; connect it first, or reset after a failure"),
@@ -91,98 +172,215 @@ Result<Connection*> TcpTransport::choose(std::int32_t peer, std::uint16_t nic, s
 }
 
 Status TcpTransport::put(const Put& put) {
-  const Result<Connection*> connection = choose(put.peer, put.nic, put.peer_nic, put.tag);
-  if (!connection.ok()) return connection.status();
+  const Result<Link*> link = choose(put.peer, put.nic, put.peer_nic, put.tag);
+  if (!link.ok()) return link.status();
+  const std::int32_t signal = put.confirmed ? put.notice.signal : put.signal;
+  if (signal >= context_.signals.n_channels())
+    return Status(Code::bounds,
+                  "put from rank " + std::to_string(context_.rank) + " raises signal channel " + std::to_string(signal) +
+                      " of rank " + std::to_string(put.peer) + ", expected less than " +
+                      std::to_string(context_.signals.n_channels()), put.peer, put.nic, put.tag.op_id);
   std::uint32_t sequence = 0;
-  if (put.signal >= 0) {
-    if (put.signal >= context_.signals.n_channels())
-      return Status(Code::bounds,
-                    "put from rank " + std::to_string(context_.rank) + " raises signal channel " + std::to_string(put.signal) +
-                        " of rank " + std::to_string(put.peer) + ", expected less than " +
-                        std::to_string(context_.signals.n_channels()), put.peer, put.nic, put.tag.op_id);
-    sequence = peers_[static_cast<std::size_t>(put.peer)].order->next_to_send(put.signal);
-  }
-  connection.value()->post(put, sequence);
+  if (!put.confirmed && signal >= 0) sequence = peers_[static_cast<std::size_t>(put.peer)].order->next_to_send(signal);
+  link.value()->bundle.post(put, sequence);
   return {};
 }
 
 Status TcpTransport::get(const Get& get) {
-  const Result<Connection*> connection = choose(get.peer, get.nic, get.peer_nic, get.tag);
-  if (!connection.ok()) return connection.status();
-  connection.value()->post(get);
+  const Result<Link*> link = choose(get.peer, get.nic, get.peer_nic, get.tag);
+  if (!link.ok()) return link.status();
+  link.value()->bundle.post(get);
   return {};
 }
 
-int TcpTransport::serve(Connection& connection, short ready, std::int64_t now_ns, std::vector<Completion>& completions,
-                        Status& status) {
-  int done = 0;
-  if (!connection.nic_up()) {
-    status = Status(Code::link_down,
-                    connection.name().text(context_.rank) + ": NIC " + std::to_string(connection.name().nic) +
-                        " of this node is down; bring it up and reset",
-                    connection.name().peer, connection.name().nic);
-    return 1;
+// What injectors ask of the NIC of a link; nothing but one load where they ask nothing.
+void TcpTransport::look(Link& link, std::int64_t now_ns) const {
+  NicFaults* const asked = link.faults != nullptr && link.faults->asked() ? link.faults : nullptr;
+  const bool changed = asked != nullptr || link.bundle.faults() != nullptr;
+  link.bundle.look(asked, now_ns);
+  if (!changed) return;
+  link.mute_tx = asked != nullptr && asked->mute_tx();
+  link.mute_rx = asked != nullptr && asked->mute_rx();
+  for (const auto& connection : link.connections) {
+    connection->obey(now_ns);
+    connection->hold(true, link.mute_tx, asked);
+    connection->hold(false, link.mute_rx, asked);
   }
-  if ((ready & (POLLIN | POLLHUP | POLLERR)) != 0) status = connection.receive(now_ns, completions, done);
-  if (!status.ok()) return done + 1;
-  if ((ready & POLLOUT) != 0) connection.writable();
-  status = connection.send(now_ns, completions, done);
-  if (status.ok()) return done;
-  // The peer went; what it sent before is there and still counts.
-  for (int more = 1; more > 0;) {
-    more = 0;
-    if (!connection.receive(now_ns, completions, more).ok()) break;
-    done += more;
-  }
-  return done + 1;
+  if (asked != nullptr && link.ended.ok() && asked->take(NicFault::sever))
+    link.connections[link.turn % link.connections.size()]->sever();
 }
 
-void TcpTransport::drop(std::size_t i, Status status, std::vector<Completion>& completions, std::vector<LinkEvent>& events) {
-  Connection& connection = *connections_[i];
-  const ConnectionName name = connection.name();
-  std::vector<Connection*>& of_peer = peers_[static_cast<std::size_t>(name.peer)].connections;
-  of_peer.erase(std::find(of_peer.begin(), of_peer.end(), &connection));
-  if (of_peer.empty()) {
-    status.code = Code::peer_lost;
-    status.message += "; no other connection to rank " + std::to_string(name.peer) + " is left";
+// Most links of a rank have nothing to do at a time.
+bool TcpTransport::idle(const Link& link) {
+  const bool asked = link.faults != nullptr && link.faults->asked();
+  if (!link.ended.ok() || !link.bundle.quiet() || asked || !link.connections.front()->nic_up()) return false;
+  return std::none_of(link.connections.begin(), link.connections.end(), [](const auto& connection) {
+    return connection->readable() || connection->sendable() || connection->held();
+  });
+}
+
+// The connections of a link take segments in turn, and each at most what it has room for.
+int TcpTransport::serve(Link& link, std::int64_t now_ns, std::vector<Completion>& completions) {
+  const std::size_t n = link.connections.size();
+  if (!link.connections.front()->nic_up()) {
+    const ConnectionName& name = link.bundle.name();
+    if (link.faults != nullptr) link.faults->hit(NicFault::down);
+    end(link, Status(Code::link_down, name.text(context_.rank) + ": NIC " + std::to_string(name.nic) +
+                                          " of this node is down; bring it up and reset", name.peer, name.nic), true, now_ns);
+    return 1;
   }
-  connection.fail(status, completions);
-  events.push_back({name.peer, name.nic, std::move(status)});
-  connections_.erase(connections_.begin() + static_cast<std::ptrdiff_t>(i));
+  look(link, now_ns);
+  int done = 0;
+  std::size_t held = 0;
+  for (std::size_t k = 0; k < n; ++k) {
+    Connection& connection = *link.connections[(link.turn + k) % n];
+    Status status;
+    if (!link.mute_rx && connection.readable()) status = connection.receive(now_ns, completions, done);
+    if (link.retired) return done + 1;
+    if (status.ok() && !link.mute_tx) status = connection.send(now_ns, completions, done);
+    if (!status.ok()) {
+      end(link, std::move(status), connection.bad_frame(), now_ns);
+      return done + 1 + drain(link, now_ns, completions);
+    }
+    held += connection.held() && !connection.readable();
+  }
+  link.turn = (link.turn + 1) % n;
+  if (held == n)
+    end(link, Status(Code::link_down, link.connections.front()->name().text(context_.rank) +
+                                          ": bad frame: segments came, but not the one before them; the connection is closed",
+                     link.bundle.name().peer, link.bundle.name().nic), true, now_ns);
+  return done;
+}
+
+// What the peer sent before the link ended is there, or under way, and still counts.
+int TcpTransport::drain(Link& link, std::int64_t now_ns, std::vector<Completion>& completions) {
+  int done = 0;
+  look(link, now_ns);
+  for (int more = 1; more > 0 && now_ns < link.deadline_ns && !link.retired; done += more) {
+    more = 0;
+    for (const auto& connection : link.connections)
+      if (!link.mute_rx && connection->readable() && !connection->receive(now_ns, completions, more).ok() &&
+          connection->bad_frame())
+        link.deadline_ns = now_ns;
+  }
+  return done;
+}
+
+void TcpTransport::end(Link& link, Status status, bool at_once, std::int64_t now_ns) {
+  link.ended = std::move(status);
+  link.deadline_ns = at_once ? now_ns : now_ns + (context_.receiver != nullptr ? kShortDrainNs : kDrainNs);
+  for (const auto& connection : link.connections) connection->stop_sending();
+}
+
+bool TcpTransport::over(const Link& link, std::int64_t now_ns) const {
+  if (link.retired) return true;
+  if (link.ended.ok()) return false;
+  if (now_ns >= link.deadline_ns) return true;
+  return std::all_of(link.connections.begin(), link.connections.end(), [](const auto& each) { return each->ended(); });
+}
+
+void TcpTransport::forget(const Link& link) const {
+  for (const auto& connection : link.connections) poller_.remove(connection->fd());
+}
+
+void TcpTransport::unlist(const Link& link) {
+  std::vector<Link*>& of_peer = peers_[static_cast<std::size_t>(link.bundle.name().peer)].links;
+  of_peer.erase(std::find(of_peer.begin(), of_peer.end(), &link));
+}
+
+void TcpTransport::drop(std::size_t i, std::vector<Completion>& completions, std::vector<LinkEvent>& events) {
+  Link& link = *links_[i];
+  if (!link.retired) {
+    const ConnectionName name = link.bundle.name();
+    Status status = std::move(link.ended);
+    unlist(link);
+    if (!connected(name.peer)) {
+      status.code = Code::peer_lost;
+      status.message += "; no other connection to rank " + std::to_string(name.peer) + " is left";
+    }
+    link.bundle.fail(status, completions);
+    events.push_back({name.peer, name.nic, std::move(status), name.peer_nic});
+    forget(link);
+  }
+  links_.erase(links_.begin() + static_cast<std::ptrdiff_t>(i));
+}
+
+void TcpTransport::retire(const Path& path) {
+  Link* const link = find({path.peer, path.nic, path.peer_nic, 0});
+  if (link == nullptr) return;
+  link->retired = true;
+  link->bundle.retire();
+  unlist(*link);
+  forget(*link);
+  for (const auto& connection : link->connections) connection->cut_off();
+  if (serving_) {
+    retired_ = true;
+    return;
+  }
+  links_.erase(std::find_if(links_.begin(), links_.end(), [&](const auto& each) { return each.get() == link; }));
+}
+
+NicState TcpTransport::nic_state(std::uint16_t nic) const {
+  if (nic < nics_.size() && nics_[nic].up.load(std::memory_order_relaxed) == 0) return NicState::down;
+  if (nic < faults_.size() && faults_[nic].asked() && faults_[nic].on(NicFault::unplugged)) return NicState::unplugged;
+  return NicState::up;
+}
+
+int TcpTransport::serve_all(std::int64_t now_ns, std::vector<Completion>& completions, std::vector<LinkEvent>& events) {
+  int done = 0;
+  bool ended = false;
+  const std::size_t n = links_.size();
+  serving_ = true;
+  for (std::size_t k = 0; k < n; ++k) {
+    Link& link = *links_[(next_ + k) % n];
+    if (link.retired || idle(link)) continue;
+    done += link.ended.ok() ? serve(link, now_ns, completions) : drain(link, now_ns, completions);
+    ended = ended || !link.ended.ok();
+  }
+  next_ = (next_ + 1) % n;
+  serving_ = false;
+  ended = std::exchange(retired_, false) || ended;
+  for (std::size_t i = n; ended && i-- > 0;) {
+    if (!over(*links_[i], now_ns)) continue;
+    drop(i, completions, events);
+    ++done;
+  }
+  return done;
 }
 
 int TcpTransport::poll(std::int64_t now_ns, std::vector<Completion>& completions, std::vector<LinkEvent>& events) {
   polled_ns_ = now_ns;
-  if (connections_.empty()) return 0;
-  ready_.clear();
-  std::int64_t unused = 0;
-  for (const auto& connection : connections_) ready_.push_back(connection->interest(now_ns, unused));
-  if (::poll(ready_.data(), ready_.size(), 0) < 0)
-    for (pollfd& one : ready_) one.revents = one.events;  // interrupted: simply try them all
-  int done = 0;
-  std::vector<std::pair<std::size_t, Status>> ended;
-  const std::size_t n = connections_.size();
-  for (std::size_t k = 0; k < n; ++k) {
-    const std::size_t i = (next_ + k) % n;
-    Status status;
-    done += serve(*connections_[i], ready_[i].revents, now_ns, completions, status);
-    if (!status.ok()) ended.emplace_back(i, std::move(status));
+  if (links_.empty()) return 0;
+  if (busy_ && ++unlooked_ < kMostUnlooked) {
+    const int done = serve_all(now_ns, completions, events);
+    if (done > 0 || links_.empty()) return done;
   }
-  next_ = n > 0 ? (next_ + 1) % n : 0;
-  std::sort(ended.begin(), ended.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
-  for (auto& [i, status] : ended) drop(i, std::move(status), completions, events);
+  unlooked_ = 0;
+  poller_.collect([](void* owner, std::uint32_t edges) { static_cast<Connection*>(owner)->edges(edges); });
+  const int done = serve_all(now_ns, completions, events);
+  busy_ = done > 0;
   return done;
 }
 
 void TcpTransport::wait_set(std::vector<pollfd>& descriptors, std::int64_t& wake_ns) const {
-  for (const auto& connection : connections_) descriptors.push_back(connection->interest(polled_ns_, wake_ns));
+  if (links_.empty()) return;
+  descriptors.push_back({poller_.fd(), POLLIN, 0});
+  for (const auto& link : links_) {
+    if (!link->ended.ok()) wake_ns = std::min(wake_ns, link->deadline_ns);
+    link->bundle.wake(wake_ns);
+    // Nobody rings when a silence is undone.
+    if (link->mute_tx || link->mute_rx) wake_ns = std::min(wake_ns, polled_ns_ + kLookNs);
+    for (const auto& connection : link->connections) connection->wake(polled_ns_, wake_ns, link->mute_tx, link->mute_rx);
+  }
 }
 
 void TcpTransport::reset(std::uint16_t epoch) {
-  connections_.clear();
+  for (const auto& link : links_) forget(*link);
+  links_.clear();
   for (Peer& peer : peers_) peer = Peer{};
   context_.epoch = epoch;
   next_ = 0;
+  busy_ = false;
 }
 
 }  // namespace ccl_lab

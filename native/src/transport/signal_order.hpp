@@ -23,8 +23,9 @@ class SignalOrder {
  public:
   static constexpr std::size_t kMostParked = 65536;
 
-  explicit SignalOrder(int n_channels)
-      : sent_(static_cast<std::size_t>(n_channels)), raised_(static_cast<std::size_t>(n_channels)) {}
+  // `first`: the number of the first signal of every channel, the same on both sides.
+  explicit SignalOrder(int n_channels, std::uint32_t first = 0)
+      : sent_(static_cast<std::size_t>(n_channels), first), raised_(static_cast<std::size_t>(n_channels), first) {}
 
   std::uint32_t next_to_send(std::int32_t channel) { return sent_[static_cast<std::size_t>(channel)]++; }
 

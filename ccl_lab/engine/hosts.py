@@ -1,0 +1,91 @@
+"""What the processes of a launcher's job tell each other of their hosts, and the topology that follows.
+
+Is: which ranks share a host, and the NICs of each. Is not: a connection. Invariant: the same cards give the same topology on
+every rank.
+"""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import config
+from ..errors import ConnectError
+from ..topo import Topology, discover
+
+Nics = list[tuple[str, float, str]]  # name, Gb/s, address
+
+
+def card() -> tuple[dict[str, Any], Nics]:
+    """(what the others must know of this host, its NICs)."""
+    machine = discover()
+    nics = _nics_with_addresses(machine)
+    return {"host": host_id(), "name": machine.host, "nics": [(name, rate) for name, rate, _ in nics]}, nics
+
+
+def topology_of(cards: list[dict[str, Any]], nics: Nics) -> tuple[Topology, list[str]]:
+    """The topology of the ranks that gave `cards`, and the addresses to use of this host's `nics`; ConnectError if a host
+    has no NIC and there are others."""
+    hosts = list(dict.fromkeys(card["host"] for card in cards))
+    node_of = np.array([hosts.index(card["host"]) for card in cards], np.int32)
+    per_node = [next(card for card in cards if card["host"] == host)["nics"] for host in hosts]
+    n_nics = min(len(nics_) for nics_ in per_node)
+    if len(hosts) == 1:  # rails inside one host are only for transport="tcp", over loopback
+        nics, per_node, n_nics = [("lo", 40.0, "127.0.0.1")], [[("lo", 40.0)]], 1
+    if n_nics == 0:
+        raise ConnectError(
+            "a host of this job has no NIC with an address that is up; see ccl-lab doctor, or set CCL_LAB_NICS."
+        )
+    rates = [round(rate * 1.25e8) for nics_ in per_node for _, rate in nics_[:n_nics]]
+    topology = Topology(
+        name="job",
+        node_of=node_of,
+        nics_per_node=n_nics,
+        nic_bytes_per_s=rates,
+        nic_latency_ps=50_000_000,  # type: ignore[arg-type]
+        fabric_bytes_per_s=8_000_000_000,
+        fabric_latency_ps=2_000_000,
+        local_bytes_per_s=8_000_000_000,  # type: ignore[arg-type]
+        emulated=False,
+        nic_names=tuple(name for nics_ in per_node for name, _ in nics_[:n_nics]),
+        sources={"nic_gbits_per_s": "speed in /sys/class/net", "others": "assumption"},
+    )
+    return topology, [address for _, _, address in nics[:n_nics]]
+
+
+def host_id() -> str:
+    """Equal for processes that can share memory: same boot of the same kernel, same host name."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        boot = ""
+    return f"{socket.gethostname()} {boot}"
+
+
+def _nics_with_addresses(machine: Any) -> list[tuple[str, float, str]]:
+    """(name, Gb/s, address) of the NICs to use, in the order of CCL_LAB_NICS where it is set."""
+    wanted = [word.strip() for word in config.get("nics").split(",") if word.strip()]
+    found = []
+    for nic in machine.usable_nics():
+        address = _ipv4_of(nic.name)
+        if address and (not wanted or nic.name in wanted or address in wanted):
+            found.append((nic.name, nic.gbits_per_s or 1.0, address))
+    return found
+
+
+def _ipv4_of(name: str) -> str:
+    """The IPv4 address of an interface; "" if it has none."""
+    import fcntl
+    import struct
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        try:
+            answer = fcntl.ioctl(
+                sock.fileno(), 0x8915, struct.pack("256s", name.encode()[:15])
+            )  # SIOCGIFADDR
+        except OSError:
+            return ""
+    return socket.inet_ntoa(answer[20:24])

@@ -1,0 +1,281 @@
+"""All_reduce over lanes: shares of the message to a ring over all nodes, and to meetings of members and outsiders.
+
+    lane of all nodes        ring passes on the first share, then the blocks of rounds in which outsiders meet (lane_meeting)
+    lane of members only     the reduce-scatters for those meetings, from the beginning on
+
+Is: from shares to lanes, regions, waves and ops, and the load of every NIC, which is what the estimate is made of. Is not: the choice
+of shares (all_reduce_resilient, all_reduce_recursive, all_reduce_optcc). Invariant: load is bytes over a NIC per byte of the message.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from ..ir import Builder
+from ..topo import Topology
+from .cost import CHUNK_SECONDS, OP_SECONDS, Cost, machine
+from .degraded import CHANNELS, I64, Lanes, finish, lanes, no_load, node_order
+from .lane_meeting import Meeting, rounds
+from .lane_teams import Frame, Ring, Role
+from .problem import Problem
+
+MOST_WAVES = 64
+# What the simulator, whose links serve in a fixed order, adds to the estimate where outsiders add, or levels share lanes.
+SLACK_THROUGH, SLACK_LEVELS = 1.8, 1.25
+MOST_ROWS = 2_000_000  # ops of a plan, about
+PARTS_PER_CHUNK = 4  # so that chunks of a region differ by a quarter at most, and by nothing where slices are equal
+
+
+class Level(NamedTuple):
+    """A share of the message that `members` reduce among themselves before they meet the `outsiders`."""
+
+    members: tuple[int, ...]
+    outsiders: tuple[int, ...]
+    share: float
+
+
+class Shares(NamedTuple):
+    """What goes over the ring of all nodes and what to each level.
+
+    through: outsiders add on every other lane; tight: both end together, so that the meetings are cut finer.
+    """
+
+    ring: float
+    levels: tuple[Level, ...] = ()
+    through: bool = False
+    tight: bool = False
+
+
+class Allocation(NamedTuple):
+    """Lanes of all nodes, lanes of the members of each level (None: no NIC is free), share of the units that take those.
+
+    Seconds per byte of the message: `common` on the lanes of all, of which `meeting` with outsiders; `apart` on those of members.
+    """
+
+    ring: Lanes
+    apart: tuple[Lanes | None, ...]
+    fraction: tuple[float, ...]
+    common: float
+    meeting: float
+    apart_seconds: float
+    load: np.ndarray
+    local: int
+
+
+@lru_cache(maxsize=512)
+def allocate(topology: Topology, shares: Shares) -> Allocation:
+    """Lanes for `shares`: those of all nodes by what every node moves on them, then those of members on NICs that are left."""
+    order = node_order(topology)
+    n = len(order)
+    meets = np.zeros(topology.n_nodes)
+    for level in shares.levels:
+        m, o = len(level.members), len(level.outsiders)
+        meets[list(level.members)] += level.share * (o / m + (m - 1) / m)
+        meets[list(level.outsiders)] += level.share
+    amount = 2 * (n - 1) / n * shares.ring + meets
+    ring = lanes(topology, order, amount[list(order)])
+    common, meeting = finish(topology, ring.load), _alone(topology, ring, meets)
+    used = np.zeros((topology.n_nodes, topology.nics_per_node), bool)
+    for column, node in enumerate(ring.nodes):
+        used[node, ring.nic[:, column]] = True
+    free, taken, load = no_load(topology), frozenset(ring.channel.tolist()), ring.load
+    apart: list[Lanes | None] = []
+    fraction: list[float] = []
+    for level in shares.levels:
+        m = len(level.members)
+        found = _members_only(topology, level, free, taken, used) if m > 1 else None
+        scatters = np.zeros(topology.n_nodes)
+        scatters[list(level.members)] = level.share * (m - 1) / m
+        here = _alone(topology, ring, scatters)
+        part = 0.0 if found is None else min(1.0, (common + here) / (finish(topology, found.load) + here))
+        if found is not None:
+            free, taken = free + (found.load - free) * part, taken | set(found.channel.tolist())
+        common += (1 - part) * here
+        apart.append(found)
+        fraction.append(part)
+    load = load + free
+    local = next(c for c in range(CHANNELS + 1) if c not in taken)
+    return Allocation(ring, tuple(apart), tuple(fraction), common, meeting, finish(topology, free), load, local)
+
+
+def _members_only(topology: Topology, level: Level, load: np.ndarray, taken: frozenset[int], used: np.ndarray) -> Lanes | None:
+    """Lanes on NICs that no lane of all nodes uses, where every member has one."""
+    up = topology.nic_bytes_per_s.reshape(topology.n_nodes, -1) > 0
+    if not (up & ~used)[list(level.members)].any(axis=1).all() or len(taken) >= CHANNELS // 2:
+        return None
+    m = len(level.members)
+    return lanes(topology, level.members, np.full(m, level.share * (m - 1) / m), load, taken, avoid=used)
+
+
+def _alone(topology: Topology, ring: Lanes, amount: np.ndarray) -> float:
+    """Seconds per byte that the lanes need for amount[node]."""
+    load = no_load(topology)
+    for column, node in enumerate(ring.nodes):
+        np.add.at(load[node], ring.nic[:, column], ring.weight / ring.units * amount[node])
+    return finish(topology, load)
+
+
+class Depth(NamedTuple):
+    """Passes of the ring and chunks a step of it; units of the meetings and pieces of a chunk of them."""
+
+    passes: int
+    ring_depth: int
+    waves: int
+    pieces: int
+
+
+def depth_of(problem: Problem, shares: Shares, most_waves: int = MOST_WAVES) -> Depth:
+    """Units K = sqrt(seconds of the meetings / latency of a block); passes of the ring by what they hide inside a node."""
+    topology, found, at = problem.topology, allocate(problem.topology, shares), machine(problem.topology)
+    hop = OP_SECONDS + at.alpha_nic
+    lane = max(1, len(found.ring.channel))
+    members = max([len(level.members) for level in shares.levels], default=1)
+    waves, pieces = 1, 1
+    if shares.levels:
+        finer = 2 if shares.tight else 1
+        waves = _power_of_two(finer * np.sqrt(problem.nbytes * found.meeting / (members * (hop / 4 + CHUNK_SECONDS))), most_waves)
+        while waves > 1 and len(shares.levels) * waves * members * topology.n_nodes * lane * 16 > MOST_ROWS:
+            waves //= 2
+        chunk = problem.nbytes * sum(level.share for level in shares.levels) / lane / waves / members
+        pieces = 2 if chunk / at.one_nic > 2 * hop else 1
+    chunk = problem.nbytes * shares.ring / topology.n_nodes / lane
+    depth = _power_of_two(np.sqrt((at.add(chunk) + chunk / at.one_nic / 4) / CHUNK_SECONDS), 4)
+    passes = 1
+    if at.group > 1:
+        node = 2 * (at.group - 1) / at.group * problem.nbytes / at.fabric + at.add(problem.nbytes / at.group, at.group)
+        passes = _power_of_two(np.sqrt(node / ((2 * topology.n_nodes - 2) * hop + at.group * CHUNK_SECONDS)), 16)
+        depth = min(depth, 2)
+    if shares.levels and shares.ring:
+        # Chunks of the ring and of the meetings of one size, so that lanes of all nodes and of members advance in step.
+        piece = max(level.share / len(level.members) for level in shares.levels) / waves / pieces
+        most = max(1, MOST_ROWS // (6 * topology.n_nodes**2 * lane * passes))
+        depth = max(min(depth, most), min(most, round((1.2 if shares.tight else 1) * shares.ring / topology.n_nodes / passes / piece)))
+    return Depth(passes, depth, waves, pieces)
+
+
+def rows(problem: Problem, shares: Shares) -> int:
+    """Ops of the schedule, within a small factor."""
+    found, depth, n = allocate(problem.topology, shares), depth_of(problem, shares), problem.topology.n_nodes
+    ring = 6 * (n - 1) * depth.passes * depth.ring_depth if shares.ring else 0
+    meetings = sum(depth.waves * depth.pieces * len(level.members) * 8 for level in shares.levels)
+    inside = 4 * problem.topology.gpus_per_node * (depth.passes + depth.waves)
+    return n * len(found.ring.channel) * (ring + meetings + inside)
+
+
+def _power_of_two(value: float, most: int) -> int:
+    return 1 << min(max(round(float(np.log2(value))) if value > 0 else 0, 0), most.bit_length() - 1)
+
+
+def estimate(problem: Problem, shares: Shares, most_waves: int = MOST_WAVES) -> Cost:
+    """T = max(lanes of all + a tail of 1/K of the meetings, lanes of members + a block) + what nodes do inside + latency."""
+    found, depth, at = allocate(problem.topology, shares), depth_of(problem, shares, most_waves), machine(problem.topology)
+    size, n, hop = problem.nbytes, problem.topology.n_nodes, OP_SECONDS + at.alpha_nic
+    block = found.meeting / depth.waves
+    wire = size * max(found.common + block, found.apart_seconds + 2 * block if shares.levels else 0.0)
+    lane = len(found.ring.channel)
+    pieces = max(1, depth.ring_depth)
+    steps = depth.passes * (2 * n - 2) if shares.ring else 0
+    chunk = size * shares.ring / n / lane / depth.passes / pieces
+    slow = steps * max(0.0, hop + at.add(chunk) - (pieces - 1) * chunk / at.one_nic) + hop
+    for level in shares.levels:
+        turns = len(rounds(len(level.members), len(level.outsiders)))
+        piece = size * level.share / lane / depth.waves / len(level.members) / depth.pieces
+        gap = hop + at.add(piece) - (depth.pieces - 1) * piece / at.one_nic
+        slow += (depth.waves + 1) * turns * max(2 * depth.pieces * OP_SECONDS, gap)
+        steps += (depth.waves + 1) * turns
+    group = at.group
+    inside = 2 * (group - 1) / group * size / at.fabric + at.add(size / group, group) if group > 1 else 0.0
+    adds = at.add(size) * (n - 1) / n
+    seconds = max(wire + slow, inside, adds) + inside / max(depth.passes, 1)
+    seconds *= SLACK_THROUGH if shares.through else SLACK_LEVELS if len(shares.levels) > 1 else 1.0
+    crossed = float((found.load * size).max())
+    return Cost(seconds, steps + (2 if group > 1 else 0), float(found.load.sum(axis=1).max()) * size, crossed)
+
+
+def _regions(shares: list[np.ndarray], least: list[int]) -> tuple[list[tuple[I64, I64]], int]:
+    """(lo, hi) parts of the slices of each job, and the number of parts; a slice has `least` of its job's parts at least."""
+    flat = np.concatenate(shares)
+    floor = np.concatenate([np.full(len(share), count) for share, count in zip(shares, least, strict=True)])
+    most = max(int(np.max(floor / np.maximum(flat, 1e-12) * (flat > 0.02))), int(floor.sum()))
+    total = most * (1 if _even(flat, floor) else PARTS_PER_CHUNK)
+    size = np.maximum(np.round(flat / flat.sum() * total).astype(np.int64), floor)
+    size = (size + floor // 2) // floor * floor if _even(flat, floor) else size
+    end = np.cumsum(size)
+    cuts = np.cumsum([len(share) for share in shares])[:-1]
+    return list(zip(np.split(end - size, cuts), np.split(end, cuts), strict=True)), int(end[-1])
+
+
+def _even(flat: np.ndarray, floor: np.ndarray) -> bool:
+    """Whether all slices are equal, so that a part is a chunk."""
+    return bool(np.allclose(flat, flat[0]) and (floor == floor[0]).all())
+
+
+def build(problem: Problem, name: str, shares: Shares, most_waves: int = MOST_WAVES) -> Builder:
+    """The ops of `shares`."""
+    topology = problem.topology
+    found, depth = allocate(topology, shares), depth_of(problem, shares, most_waves)
+    order, weight = node_order(topology), found.ring.weight / found.ring.units
+    sizes = [weight * level.share for level in shares.levels]
+    least = [depth.waves * depth.pieces * len(level.members) for level in shares.levels]
+    if shares.ring > 0:
+        sizes.insert(0, weight * shares.ring)
+        least.insert(0, depth.passes * depth.ring_depth * topology.n_nodes)
+    regions, parts = _regions(sizes, least)
+    outside = max([len(level.outsiders) for level in shares.levels], default=0)
+    frame = Frame(problem.builder(name, channels=1 << 12, parts=parts, scratch_blocks=topology.gpus_per_node + outside), topology,
+                  found.local, ids=iter(range(1 << 12)))
+    every = np.arange(len(weight))
+    ring = Ring(frame, Role.of(found.ring, every, order), *regions.pop(0), depth.passes, depth.ring_depth) if shares.ring > 0 else None
+    meetings = [_meeting(frame, found, i, level, region, depth, shares.through)
+                for i, (level, region) in enumerate(zip(shares.levels, regions, strict=True))]
+    _inside(frame, ring, meetings, depth)
+    for index in range(depth.passes if ring else 0):
+        ring.run(index)
+    for meeting in meetings:
+        meeting.blocks()
+    frame.arrive()
+    used = [lane.channel.max() for lane in (found.ring, *found.apart) if lane is not None]
+    frame.b.channels = int(max(next(frame.ids), found.local + 1, *(channel + 1 for channel in used)))
+    return frame.b
+
+
+def _meeting(frame: Frame, found: Allocation, i: int, level: Level, region: tuple[I64, I64], depth: Depth, through: bool) -> Meeting:
+    every, apart = np.arange(len(found.ring.channel)), found.apart[i]
+    meet = Role.of(found.ring, every, (*level.members, *level.outsiders))
+    members = len(level.members)
+    alternate = every % 2 == (0 if through and len(level.outsiders) == 1 else 2)
+    if apart is None:
+        away, lane_of = Role(np.zeros(0, np.int64), np.zeros((0, members), np.int64)), np.full((len(every), depth.waves), -1)
+    else:
+        away = Role.of(apart, np.arange(len(apart.channel)), level.members)
+        lane_of = _lanes_of_units(apart, found.fraction[i], len(every), depth.waves)
+    return Meeting(frame, members, meet, away, lane_of, *region, depth.waves, depth.pieces, alternate)
+
+
+def _lanes_of_units(apart: Lanes, fraction: float, slices: int, waves: int) -> I64:
+    """Lane of members for each unit, i64[slices, waves], -1 for the slice's own: units one after the other, by weight."""
+    weight = np.append(apart.weight / apart.units * fraction, 1 - fraction)
+    credit, chosen = np.zeros(len(weight)), []
+    for _ in range(slices * waves):
+        credit += weight
+        lane = int(np.argmax(np.round(credit, 9)))
+        credit[lane] -= 1
+        chosen.append(lane if lane < len(apart.channel) else -1)
+    return np.array(chosen).reshape(waves, slices).T
+
+
+def _inside(frame: Frame, ring: Ring | None, meetings: list[Meeting], depth: Depth) -> None:
+    """Sums inside the nodes, wave by wave in the order in which they are needed; a wave is on its way while the one before is added."""
+    if frame.group == 1:
+        return
+    jobs = [(wave / depth.passes, 0, ring, wave) for wave in range(depth.passes)] if ring else []
+    jobs += [((wave + 0.5) / depth.waves, 1 + i, meeting, wave) for i, meeting in enumerate(meetings) for wave in range(depth.waves)]
+    jobs.sort(key=lambda job: job[:2])
+    for i in range(len(jobs) + 1):
+        if i < len(jobs):
+            jobs[i][2].scatter(jobs[i][3])
+        if i > 0:
+            jobs[i - 1][2].add(jobs[i - 1][3])

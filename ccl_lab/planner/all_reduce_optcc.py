@@ -1,0 +1,69 @@
+"""OptCC all_reduce around one straggler, and its mix with the plain ring that comes to the lower bound.
+
+    optcc   the whole message in sections: reduce-scatter of the healthy, owner -> straggler, straggler adds and returns, all-gather of
+            the healthy; on every other lane the straggler sends first and the owner adds, so that both directions are full
+    mix     plain ring on 1-y, OptCC with the straggler sending first on y; y ends straggler and healthy nodes together
+
+Is: the shares. Is not: the ops (lane_meeting). Invariant: three nodes or more and one straggler, else balance.
+"""
+
+from __future__ import annotations
+
+from ..ir import Builder
+from . import formulas_degraded
+from .all_reduce_lanes import Level, Shares
+from .all_reduce_resilient import Split, build, cost_of, straggler
+from .cost import Cost
+from .degraded import remaining
+from .problem import Problem
+
+# Of the y of the formula, so that the lanes of the healthy have time to spare: on real links stages do not fit without a gap.
+KEPT = 0.9
+
+
+def split_optcc(problem: Problem) -> Split:
+    """The whole message around the straggler."""
+    members, hurt, why = straggler(problem)
+    if why:
+        return Split(None, f"optcc falls back to balance: {why}")
+    n, x = len(members) + 1, float(1 - remaining(problem.topology)[hurt])
+    return Split(Shares(0.0, (Level(members, (hurt,), 1.0),), through=True),
+                 f"optcc: T/T0 = {formulas_degraded.optcc(n, x):.3f}, fluid")
+
+
+def split_mix(problem: Problem) -> Split:
+    """y a little below that of the formula."""
+    members, hurt, why = straggler(problem)
+    if why:
+        return Split(None, f"mix falls back to balance: {why}")
+    n, x = len(members) + 1, float(1 - remaining(problem.topology)[hurt])
+    y = KEPT * formulas_degraded.y_mix(n, x)
+    return Split(Shares(1 - y, (Level(members, (hurt,), y),), tight=True),
+                 f"mix: y = {y:.4g}, T/T0 = {formulas_degraded.mix(n, x, y):.3f}, fluid; bound {formulas_degraded.bound(n, x):.3f}")
+
+
+def optcc(problem: Problem) -> Builder:
+    """OptCC on the whole message.
+
+    T/T0 = max{1/(1-X), (2n-3)/(n-1)} n/(2(n-1)), fluid. Bytes over the NICs of the straggler: the message, each way. Scratch: ranks of a
+    node + 1 blocks. Source: OptCC, arXiv 2606.01680.
+    """
+    return build(problem, "optcc", split_optcc(problem))
+
+
+def mix(problem: Problem) -> Builder:
+    """Ring and OptCC side by side.
+
+    T/T0 = max{n/(n-X), n/(2(n-1)(1-X))}, fluid, which is the lower bound. Source: derived; parts as `ring` and `optcc`.
+    """
+    return build(problem, "mix", split_mix(problem))
+
+
+def optcc_cost(problem: Problem) -> Cost:
+    """T = the straggler's message each way, or the healthy nodes' two passes, + latency."""
+    return cost_of(problem, split_optcc(problem))
+
+
+def mix_cost(problem: Problem) -> Cost:
+    """T = the lanes of all with ring and meetings, or those of the healthy, + latency."""
+    return cost_of(problem, split_mix(problem))

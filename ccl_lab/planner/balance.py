@@ -1,0 +1,326 @@
+"""Balance for every other collective: the algorithm stays, its bytes go over the NICs that are left.
+
+    rings and chains    all_gather, reduce_scatter, broadcast, reduce: a ring per lane, entering a node at the rank that crosses
+    pairs               all_to_all(v), gather, scatter, send_recv: what a pair exchanges is cut by the shares of the end that lost more
+
+Is: lanes and shares for the ring and direct builders. Is not: those builders. Invariants: without a loss it is the healthy algorithm; a
+pair's shares are the same at both ends. Source: R2CCL, arXiv 2512.25059 (Balance), with path limits: a rank that drives far NICs
+itself takes the subset that carries most.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from ..ir import Buffer, Builder
+from ..topo import Topology
+from . import (
+    all_gather_ring,
+    all_to_all_direct,
+    broadcast_pipelined_ring,
+    formulas,
+    gather,
+    reduce_ring,
+    reduce_scatter_ring,
+    scatter,
+    send_recv_direct,
+)
+from .cost import Cost, machine
+from .degraded import (
+    CHANNELS,
+    I64,
+    Lanes,
+    best_subset,
+    finish,
+    is_degraded,
+    near_of,
+    no_load,
+    rates_of,
+    remaining,
+    ring_lanes,
+)
+from .orders import Rings, chains, flatten
+from .problem import Problem
+
+
+def _named(b: Builder) -> Builder:
+    b.algorithm = "balance"
+    return b
+
+
+# -- rings and chains
+
+
+@lru_cache(maxsize=64)
+def rank_rings(topology: Topology) -> Rings:
+    """A ring over all ranks for each lane: into a node at the rank that crosses, out at another one, whose NIC has least to do."""
+    lanes = ring_lanes(topology)
+    orders = [[] for _ in lanes.channel]
+    known: dict[bytes, I64] = {}
+    rates = rates_of(topology)
+    for column, node in enumerate(lanes.nodes):
+        ranks = topology.ranks_of(node).astype(np.int64)
+        entry = topology.local_of[lanes.rank[:, column]].astype(np.int64)
+        key = entry.tobytes() + rates[node].tobytes() + len(ranks).to_bytes(4, "little")
+        if key not in known:
+            known[key] = _exits(topology, node, entry, lanes)
+        for lane, (first, last) in enumerate(zip(entry, known[key], strict=True)):
+            between = [local for local in range(len(ranks)) if local not in (first, last)]
+            path = [first, *between, last] if len(ranks) > 1 else [first]
+            orders[lane] += ranks[path].tolist()
+    return flatten(np.array(orders), lanes.channel, lanes.weight)
+
+
+def _exits(topology: Topology, node: int, entry: I64, lanes: Lanes) -> I64:
+    """Local index at which each lane leaves the node, i64[lanes]: not the one it enters at, least load first, heavy lanes first."""
+    ranks, rate = topology.ranks_of(node), rates_of(topology)[node]
+    if len(ranks) == 1:
+        return entry
+    nic = topology.nic_of(ranks[None, :], lanes.channel[:, None])
+    best, least = entry, np.inf
+    for shift in range(1, max(2, len(entry))):
+        trial = np.roll(entry, shift)
+        if (trial == entry).any():
+            continue
+        load = np.bincount(nic[np.arange(len(entry)), trial], lanes.weight, len(rate)) / np.maximum(rate, 1e-9)
+        if load.max() < least * 0.999:
+            best, least = trial, load.max()
+    load = np.zeros(len(rate))
+    greedy = entry.copy()
+    for lane in np.argsort(-lanes.weight, kind="stable"):
+        ends = (load[nic[lane]] + lanes.weight[lane]) / np.maximum(rate[nic[lane]], 1e-9)
+        ends[entry[lane]] = np.inf
+        greedy[lane] = int(np.argmin(ends))
+        load[nic[lane, greedy[lane]]] += lanes.weight[lane]
+    return greedy if (load / np.maximum(rate, 1e-9)).max() < least else best
+
+
+def all_gather(problem: Problem) -> Builder:
+    """Ring all_gather over the lanes that are left. Bytes and steps as `ring`; T/T0 = 1/(1-X)."""
+    lost = is_degraded(problem.topology)
+    return all_gather_ring.along(problem, "balance", rank_rings(problem.topology)) if lost else _named(all_gather_ring.ring(problem))
+
+
+def reduce_scatter(problem: Problem) -> Builder:
+    """Ring reduce_scatter over the lanes that are left. Bytes and steps as `ring`; T/T0 = 1/(1-X)."""
+    if not is_degraded(problem.topology):
+        return _named(reduce_scatter_ring.ring(problem))
+    return reduce_scatter_ring.along(problem, "balance", rank_rings(problem.topology))
+
+
+def broadcast(problem: Problem) -> Builder:
+    """Pipelined chain over the lanes that are left. Bytes and steps as `pipelined_ring`; T/T0 = 1/(1-X)."""
+    if not is_degraded(problem.topology):
+        return _named(broadcast_pipelined_ring.pipelined_ring(problem))
+    return broadcast_pipelined_ring.along(problem, "balance", chains(problem, rank_rings(problem.topology)))
+
+
+def reduce(problem: Problem) -> Builder:
+    """Pipelined chain to the root over the lanes that are left. Bytes and steps as `ring`; T/T0 = 1/(1-X)."""
+    if not is_degraded(problem.topology):
+        return _named(reduce_ring.ring(problem))
+    return reduce_ring.along(problem, "balance", chains(problem, rank_rings(problem.topology)))
+
+
+# -- pairs
+
+
+class Pieces(NamedTuple):
+    """Pieces of what pairs exchange, one row each: row of the pair, channel, first part and number of parts."""
+
+    row: I64
+    channel: I64
+    first: I64
+    count: I64
+
+
+@lru_cache(maxsize=64)
+def shares(topology: Topology) -> I64:
+    """Units of what a rank exchanges with one other that go over each channel, i64[n_ranks, CHANNELS], equal sums.
+
+    A rank of a whole node uses its own NICs evenly. On a node that lost NICs each unit goes, rank by rank in turn, where it ends earliest;
+    a rank that lost all of its own takes as many far NICs as its paths carry best.
+    """
+    best: tuple[float, I64] | None = None
+    number = max(1, topology.nics_per_node // topology.gpus_per_node)
+    sizes = sorted({number * factor for factor in (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)} | {topology.nics_per_node - 1, 8, 7})
+    for units in [size for size in sizes if 0 < size <= CHANNELS and size % number == 0 or size == topology.nics_per_node - 1 > 0]:
+        found, worst = _shares(topology, units, number)
+        if best is None or worst < 0.995 * best[0]:
+            best = worst, found
+    assert best is not None
+    return best[1]
+
+
+def _shares(topology: Topology, units: int, number: int) -> tuple[I64, float]:
+    table = np.zeros((topology.n_ranks, CHANNELS), np.int64)
+    even = np.arange(number + 1) * units // number
+    table[:, :number] = np.diff(even)
+    rates, load = rates_of(topology), no_load(topology)
+    hurt = np.flatnonzero(rates.min(axis=1) < rates.max())
+    for node in hurt:
+        ranks = topology.ranks_of(int(node))
+        nic = topology.nic_of(ranks[:, None], np.arange(CHANNELS)[None, :])
+        near, up = near_of(topology, int(node)), rates[node] > 0
+        table[ranks] = 0
+        for turn in range(units * len(ranks)):
+            local = turn % len(ranks)
+            allowed = _allowed(topology, nic[local], near[local], up, table[ranks[local]])
+            ends = np.where(allowed, (load[node, nic[local]] + 1) / np.maximum(rates[node, nic[local]], 1e-9), np.inf)
+            channel = int(np.argmin(ends))
+            table[ranks[local], channel] += 1
+            load[node, nic[local, channel]] += 1
+    return table, finish(topology, load) / units
+
+
+def _allowed(topology: Topology, nic: I64, near: np.ndarray, up: np.ndarray, used: I64) -> np.ndarray:
+    """Channels that a rank may take without using more near or far NICs than its paths carry best: bool[CHANNELS]."""
+    fine = up[nic]
+    if not topology.path_limits:
+        return fine
+    most = best_subset(topology, int((near & up).sum()), int((~near & up).sum()))
+    taken = np.unique(nic[used > 0])
+    for kind, limit in ((near, most[0]), (~near, most[1])):
+        mine = taken[kind[taken]]
+        if len(mine) >= limit:
+            fine = fine & (~kind[nic] | np.isin(nic, mine))
+    return fine
+
+
+def pieces(topology: Topology, source: I64, target: I64) -> Pieces:
+    """How each pair's data is cut: by the end whose node has less left; inside a node not at all."""
+    table, left = shares(topology), remaining(topology)
+    units = int(table[0].sum())
+    from_source = left[topology.node_of[source]] <= left[topology.node_of[target]]
+    mine = table[np.where(from_source, source, target)]
+    inside = topology.node_of[source] == topology.node_of[target]
+    mine[inside] = 0
+    mine[inside, 0] = units
+    row, channel = np.nonzero(mine)
+    return Pieces(row, channel, (np.cumsum(mine, axis=1) - mine)[row, channel], mine[row, channel])
+
+
+def _pair_builder(problem: Problem, scratch_blocks: int = 0) -> Builder:
+    table = shares(problem.topology)
+    scratch_pairs = all_to_all_direct.received_pairs(problem.n) if problem.counts is not None and scratch_blocks else None
+    channels = int(np.flatnonzero(table.any(axis=0)).max()) + 1
+    return problem.builder("balance", channels=channels, parts=int(table[0].sum()), scratch_blocks=scratch_blocks,
+                           scratch_pairs=scratch_pairs)
+
+
+def _ref(b: Builder, buf: Buffer, block: I64, cut: Pieces):
+    begin = block * b.parts + cut.first
+    return (b.input, b.output, b.scratch)[buf][begin : begin + cut.count]
+
+
+def all_to_all(problem: Problem) -> Builder:
+    """Direct all_to_all(v), each block cut by the shares of its pair. Steps: n-1 rounds. Bytes as `direct`."""
+    if not is_degraded(problem.topology):
+        return _named(all_to_all_direct.direct(problem))
+    n, landing = problem.n, Buffer.scratch if problem.in_place else Buffer.output
+    b, rank = _pair_builder(problem, n if problem.in_place else 0), np.arange(n)
+    for distance in range(1, n):
+        b.step = distance - 1
+        to = (rank + distance) % n
+        cut = pieces(problem.topology, rank, to)
+        me, peer = rank[cut.row], to[cut.row]
+        b.put(rank=me, peer=peer, src=_ref(b, Buffer.input, peer, cut), dst=_ref(b, landing, me, cut), channel=cut.channel)
+    b.copy(rank=rank, src=b.input[rank * b.parts : (rank + 1) * b.parts], dst=b.output[rank * b.parts : (rank + 1) * b.parts])
+    for distance in range(1, n):
+        b.step = distance - 1
+        source = (rank - distance) % n
+        cut = pieces(problem.topology, source, rank)
+        me, peer = rank[cut.row], source[cut.row]
+        b.wait(rank=me, peer=peer, channel=cut.channel)
+    if problem.in_place:
+        _replace_blocks(b, problem)
+    return b
+
+
+def _replace_blocks(b: Builder, problem: Problem) -> None:
+    """In place: what arrived takes the place of what has left; a channel flushes what it sent, then copies what it may have received."""
+    n, rank = problem.n, np.arange(problem.n)
+    for distance in range(1, n):
+        b.step = distance - 1
+        other = (rank + distance) % n
+        sent = pieces(problem.topology, rank, other)
+        b.flush(rank=rank[sent.row], peer=other[sent.row], channel=sent.channel)
+    used = shares(problem.topology).any(axis=0)
+    for channel in np.flatnonzero(used):
+        if channel:
+            b.signal(rank=rank, peer=rank, channel=int(channel), sig_channel=int(channel))
+            b.wait(rank=rank, peer=rank, channel=0, sig_channel=int(channel))
+    for distance in range(1, n):
+        block = (rank - distance) % n * b.parts
+        b.copy(rank=rank, src=b.scratch[block : block + b.parts], dst=b.output[block : block + b.parts])
+
+
+def gather_to_root(problem: Problem) -> Builder:
+    """Direct gather, each block cut by the shares of its pair. Steps: 1. Bytes as `direct`."""
+    if not is_degraded(problem.topology):
+        return _named(gather.direct(problem))
+    b, root = _pair_builder(problem), problem.root
+    away = np.array([rank for rank in range(problem.n) if rank != root])
+    cut = pieces(problem.topology, away, np.full_like(away, root))
+    me = away[cut.row]
+    b.put(rank=me, peer=root, src=_ref(b, Buffer.input, me * 0, cut), dst=_ref(b, Buffer.output, me, cut), channel=cut.channel)
+    b.copy(rank=root, src=b.input[0 : b.parts], dst=b.output[root * b.parts : (root + 1) * b.parts])
+    b.wait(rank=np.full(len(me), root), peer=me, channel=cut.channel)
+    return b
+
+
+def scatter_from_root(problem: Problem) -> Builder:
+    """Direct scatter, each block cut by the shares of its pair. Steps: 1. Bytes as `direct`."""
+    if not is_degraded(problem.topology):
+        return _named(scatter.direct(problem))
+    b, root = _pair_builder(problem), problem.root
+    away = np.array([rank for rank in range(problem.n) if rank != root])
+    cut = pieces(problem.topology, np.full_like(away, root), away)
+    to = away[cut.row]
+    b.put(rank=np.full(len(to), root), peer=to, src=_ref(b, Buffer.input, to, cut), dst=_ref(b, Buffer.output, to * 0, cut),
+          channel=cut.channel)
+    b.copy(rank=root, src=b.input[root * b.parts : (root + 1) * b.parts], dst=b.output[0 : b.parts])
+    b.wait(rank=to, peer=root, channel=cut.channel)
+    return b
+
+
+def send_recv(problem: Problem) -> Builder:
+    """One put per piece of the pair. Steps: 1. Bytes as `direct`."""
+    if not is_degraded(problem.topology) or problem.root == problem.peer:
+        return _named(send_recv_direct.direct(problem))
+    b = _pair_builder(problem)
+    cut = pieces(problem.topology, np.array([problem.root]), np.array([problem.peer]))
+    sender, receiver = np.full(len(cut.row), problem.root), np.full(len(cut.row), problem.peer)
+    b.put(rank=sender, peer=receiver, src=_ref(b, Buffer.input, sender * 0, cut), dst=_ref(b, Buffer.output, sender * 0, cut),
+          channel=cut.channel)
+    b.wait(rank=receiver, peer=sender, channel=cut.channel)
+    return b
+
+
+# -- costs: the healthy formula, its bytes over the NICs that are left
+
+
+def _stretched(formula):
+    """The cost by `formula`, whose time on NICs grows by how much less the worst node carries than that formula assumes."""
+    def cost(problem: Problem) -> Cost:
+        healthy = formula(problem)
+        if not is_degraded(problem.topology) or not healthy.nic_bytes:
+            return healthy
+        at, rates = machine(problem.topology), rates_of(problem.topology)
+        gained = healthy.nic_bytes / at.one_nic * (1 - at.node_nic / rates.sum(axis=1).min())
+        return healthy._replace(seconds=max(healthy.seconds - max(gained, 0.0), healthy.seconds * at.node_nic / rates.sum(axis=1).min()))
+    cost.__doc__ = f"{formula.__doc__} Over the lanes that are left."
+    return cost
+
+
+all_gather_cost = _stretched(formulas.all_gather_ring)
+reduce_scatter_cost = _stretched(formulas.reduce_scatter_ring)
+broadcast_cost = _stretched(formulas.broadcast_pipelined_ring)
+reduce_cost = _stretched(formulas.reduce_ring)
+all_to_all_cost = _stretched(formulas.all_to_all_direct)
+gather_cost = _stretched(formulas.gather_direct)
+scatter_cost = _stretched(formulas.scatter_direct)
+send_recv_cost = _stretched(formulas.send_recv_direct)

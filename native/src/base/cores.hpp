@@ -1,0 +1,28 @@
+// How many cores this process really has.
+//
+// Is: the smaller of what its affinity allows and what its control group pays for (cpu.max of version 2, cfs_quota_us of
+//     version 1, of the group and all above it). hardware_concurrency() knows nothing of the second: in a container with
+//     a quota of two of 64 cores, ranks that spin as if they had 64 are stopped by the system for most of the time.
+// Is not: a topology, and not who else runs there.
+//
+// Invariants
+//  - At least 1. Asked again at each call: affinity and quota change.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace ccl_lab {
+
+int usable_cores();
+// The same for all ranks of a machine together: a process on a single CPU is one of several that are pinned, each to its
+// own, and then what the machine has is the better guess.
+int usable_cores_of_ranks();
+
+// For tests: the parts of it. 0: no limit.
+// "max 100000" or "150000 100000": whole cores, rounded down, at least 1 where there is a limit.
+int cores_of_cpu_max(std::string_view text);
+// The limit of the group that `membership` (the text of /proc/self/cgroup) names, with control groups mounted at `mount`.
+int cores_of_groups(std::string_view membership, const std::string& mount);
+
+}  // namespace ccl_lab

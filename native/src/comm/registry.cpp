@@ -1,0 +1,254 @@
+// Pages that change their home; see registry.hpp.
+#include "comm/registry.hpp"
+
+#include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <iterator>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm/plain_memory.hpp"
+
+namespace ccl_lab {
+
+namespace {
+
+constexpr std::uint64_t kPage = 4096;
+
+std::byte* page_up(std::byte* at) {
+  return reinterpret_cast<std::byte*>((reinterpret_cast<std::uintptr_t>(at) + kPage - 1) / kPage * kPage);
+}
+std::byte* page_down(std::byte* at) {
+  return reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(at) / kPage * kPage);
+}
+
+// All registries of the process, for a fork.
+std::mutex& registries_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+std::vector<Registry*>& registries() {
+  static std::vector<Registry*> all;
+  return all;
+}
+
+}  // namespace
+
+Registry::Registry(std::shared_ptr<RankSegment> segment, std::shared_ptr<Arena> arena, node::Group* group)
+    : segment_(std::move(segment)), arena_(std::move(arena)), group_(group) {
+  static const int watched = ::pthread_atfork([] { registries_mutex().lock(); }, [] { registries_mutex().unlock(); },
+                                              [] { Registry::after_fork(); });
+  static_cast<void>(watched);  // fails only without memory
+  const std::lock_guard lock(registries_mutex());
+  registries().push_back(this);
+}
+
+// In the child of a fork, which has only this thread.
+void Registry::after_fork() {
+  for (const Registry* registry : registries()) registry->take_from_parent();
+  registries_mutex().unlock();
+}
+
+void Registry::take_from_parent() const {
+  for (const auto& [data, entry] : entries_)
+    if (entry.pages != nullptr && (!entry.noticed || intact(entry)))
+      static_cast<void>(::mmap(entry.pages, entry.pages_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, segment_->fd(),
+                               static_cast<off_t>(segment_->header().arena_offset + entry.block->offset() + kPage)));
+}
+
+Registry::~Registry() {
+  {
+    const std::lock_guard lock(registries_mutex());
+    std::erase(registries(), this);
+  }
+  // In a forked child the pages are the child's already, and the arena is the parent's.
+  if (::getpid() != segment_->pid()) return;
+  for (auto& [data, entry] : entries_) {
+    group_->remove_alias(data);
+    if (entry.noticed && (!intact(entry) || !is_still_a_block(data, entry.nbytes))) {
+      kept_.push_back(std::move(entry));
+      continue;
+    }
+    // Where the system has no memory left for a private copy, the pages stay shared: contents and addresses are kept.
+    if (!restore(entry).ok()) kept_.push_back(std::move(entry));
+  }
+  // Pages that somebody still has must not be given back with the arena; there is nobody left to look after them.
+  for (Entry& entry : kept_)
+    if (entry.block != nullptr && still_mapped(entry)) static_cast<void>(new std::shared_ptr<Block>(std::move(entry.block)));
+}
+
+Status Registry::add(void* data, std::uint64_t nbytes) {
+  auto* const begin = static_cast<std::byte*>(data);
+  const int rank = segment_->rank();
+  const std::string what = std::to_string(nbytes) + " bytes at " + std::to_string(reinterpret_cast<std::uintptr_t>(data));
+  if (begin == nullptr) return Status(Code::registration, "cannot register a null pointer", rank);
+  if (arena_->offset_of(data, nbytes) >= 0) return {};
+  auto after = entries_.lower_bound(begin);
+  if (after != entries_.end() && after->first == begin && after->second.nbytes == nbytes) {
+    Entry& known = after->second;
+    if (!known.noticed) ++known.count;
+    else if (intact(known, true)) known.noticed = false, --n_noticed_;
+    else forget(after);
+    if (entries_.contains(begin)) return {};
+    after = entries_.lower_bound(begin);
+  }
+  // What was registered without being asked gives way.
+  if (std::erase_if(entries_, [&](auto& item) {
+        const auto& [first, old] = item;
+        const bool touches = old.noticed && first < begin + nbytes && begin < first + old.nbytes;
+        if (!touches) return false;
+        if (!intact(old) || !restore(old).ok()) kept_.push_back(old);
+        group_->remove_alias(first);
+        --n_noticed_;
+        return true;
+      }) > 0)
+    after = entries_.lower_bound(begin);
+  const bool hits_after = after != entries_.end() && after->first < begin + nbytes;
+  const bool hits_before = after != entries_.begin() && std::prev(after)->first + std::prev(after)->second.nbytes > begin;
+  if (hits_after || hits_before)
+    return Status(Code::registration, what + " of rank " + std::to_string(rank) + " overlap memory that is registered already; "
+                                          "register the whole array once, its parts are registered with it", rank);
+  Entry entry;
+  entry.nbytes = nbytes;
+  entry.pages = page_up(begin);
+  std::byte* const end = page_down(begin + nbytes);
+  if (end <= entry.pages) {
+    entry.pages = nullptr;
+    entries_.emplace(begin, std::move(entry));
+    return {};
+  }
+  entry.pages_bytes = static_cast<std::uint64_t>(end - entry.pages);
+  // A page before and after: the range's own bytes around its pages then have offsets inside the block too.
+  Result<std::shared_ptr<Block>> block = arena_->allocate(entry.pages_bytes + 2 * kPage);
+  if (!block.ok()) return block.status();
+  entry.block = std::move(block).value();
+  std::memcpy(entry.block->data() + kPage, entry.pages, entry.pages_bytes);
+  const std::uint64_t offset = entry.block->offset() + kPage;
+  if (::mmap(entry.pages, entry.pages_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_POPULATE, segment_->fd(),
+             static_cast<off_t>(segment_->header().arena_offset + offset)) == MAP_FAILED)
+    return Status(Code::registration, "cannot register " + what + " of rank " + std::to_string(rank) + ": " + std::strerror(errno) +
+                                          "; is it memory that this process may write?", rank);
+  group_->add_alias({begin, begin + nbytes, entry.pages, entry.pages + entry.pages_bytes, offset});
+  entries_.emplace(begin, std::move(entry));
+  return {};
+}
+
+Status Registry::restore(const Entry& entry) const {
+  if (entry.pages == nullptr) return {};
+  void* const copy = ::mmap(nullptr, entry.pages_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (copy != MAP_FAILED) {
+    std::memcpy(copy, entry.pages, entry.pages_bytes);
+    if (::mremap(copy, entry.pages_bytes, entry.pages_bytes, MREMAP_MAYMOVE | MREMAP_FIXED, entry.pages) != MAP_FAILED) return {};
+    ::munmap(copy, entry.pages_bytes);
+  }
+  return Status(Code::registration, "cannot give " + std::to_string(entry.pages_bytes) + " registered bytes of rank " +
+                                        std::to_string(segment_->rank()) + " a private copy: " + std::strerror(errno),
+                segment_->rank());
+}
+
+Status Registry::remove(void* data) {
+  const auto found = entries_.find(static_cast<std::byte*>(data));
+  if (found == entries_.end()) {
+    if (arena_->offset_of(data, 0) >= 0) return {};
+    return Status(Code::registration, "memory at " + std::to_string(reinterpret_cast<std::uintptr_t>(data)) + " of rank " +
+                                          std::to_string(segment_->rank()) + " is not registered; pass what was registered",
+                  segment_->rank());
+  }
+  if (found->second.noticed && !intact(found->second)) {
+    forget(found);
+    return {};
+  }
+  if (--found->second.count > 0) return {};
+  if (Status status = restore(found->second); !status.ok()) {
+    ++found->second.count;
+    return status;
+  }
+  if (found->second.noticed) --n_noticed_;
+  group_->remove_alias(data);
+  entries_.erase(found);
+  return {};
+}
+
+bool Registry::intact(const Entry& entry, bool live) const {
+  // A block goes as a whole, or, at the top of the heap, from its end.
+  return is_shared_page(entry.pages + entry.pages_bytes - kPage, live);
+}
+
+Registry::Entries::iterator Registry::forget(Entries::iterator found) {
+  group_->remove_alias(found->first);
+  --n_noticed_;
+  if (still_mapped(found->second)) kept_.push_back(std::move(found->second));
+  return entries_.erase(found);
+}
+
+bool Registry::still_mapped(const Entry& entry) const {
+  const SegmentHeader& header = segment_->header();
+  const std::byte* const base = segment_->arena() - header.arena_offset;
+  return is_mapped(segment_->fd(), header.arena_offset + entry.block->offset(), entry.block->size(), base,
+                   base + header.total_bytes);
+}
+
+void Registry::forget_the_gone() {
+  std::erase_if(kept_, [this](const Entry& entry) { return !still_mapped(entry); });
+  for (auto at = entries_.begin(); at != entries_.end();) at = at->second.noticed && !intact(at->second) ? forget(at) : std::next(at);
+}
+
+bool Registry::seen_before(const void* data, std::uint64_t nbytes) {
+  const auto hash = reinterpret_cast<std::uintptr_t>(data) / 64 * 0x9e3779b97f4a7c15u;
+  Seen& seen = seen_[(hash >> 32) % kSeen];
+  if (seen.data != data || seen.nbytes != nbytes) seen = {data, nbytes, 0};
+  // Asked at the second time, and then rarely: a buffer that may not be registered costs little.
+  const int times = ++seen.times;
+  return times == 2 || times % 4096 == 0;
+}
+
+void Registry::notice(const node::Call& call, int place, int n) {
+  if (!automatic_ || node::Group::is_small(call.collective, call.block_bytes, n)) return;
+  const node::Blocks blocks = node::blocks_of(call.collective, place, n, call.root, call.peer);
+  const std::uint64_t input_bytes = blocks.input * call.block_bytes;
+  const std::uint64_t output_bytes = blocks.output * call.block_bytes;
+  const std::byte* const output = call.output;
+  const bool in_output = call.input >= output && call.input + input_bytes <= output + output_bytes;
+  const bool in_input = output >= call.input && output + output_bytes <= call.input + input_bytes;
+  // In place, the larger buffer is the block that holds both.
+  if (input_bytes > 0 && (output_bytes == 0 || !in_output)) notice(call.input, input_bytes);
+  if (output_bytes > 0 && (input_bytes == 0 || in_output || !in_input)) notice(output, output_bytes);
+}
+
+void Registry::notice(const void* data, std::uint64_t nbytes) {
+  if (!automatic_ || nbytes < kLeastBytes || data == nullptr || arena_->offset_of(data, nbytes) >= 0) return;
+  auto* const begin = static_cast<std::byte*>(const_cast<void*>(data));
+  auto after = entries_.upper_bound(begin);
+  if (after != entries_.begin()) {
+    const auto found = std::prev(after);
+    const bool inside = begin + nbytes <= found->first + found->second.nbytes;
+    if (inside && (!found->second.noticed || intact(found->second, begin == found->first))) return;
+    if (begin < found->first + found->second.nbytes) {
+      if (!found->second.noticed || intact(found->second)) return;
+      after = forget(found);
+    }
+  }
+  if (!can_tell_pages() || !seen_before(data, nbytes)) return;
+  forget_the_gone();
+  after = entries_.lower_bound(begin);
+  if (n_noticed_ >= kMostNoticed || (after != entries_.end() && after->first < begin + nbytes)) return;
+  if (!is_plain_block(data, nbytes) || !add(begin, nbytes).ok()) return;
+  Entry& entry = entries_.at(begin);
+  entry.noticed = entry.pages != nullptr;
+  if (entry.noticed) ++n_noticed_;
+  else entries_.erase(begin);
+}
+
+std::uint64_t Registry::registered_bytes() const {
+  std::uint64_t total = 0;
+  for (const auto& [data, entry] : entries_) total += entry.nbytes;
+  return total;
+}
+
+}  // namespace ccl_lab

@@ -1,0 +1,169 @@
+// Messages between two ranks.
+//
+//   tiny     the message is in the sender's line                         received = m
+//   short    in the sender's slot                                        received = m
+//   long     line: where the input lies ──► answer: where the output lies, and the way
+//              split    both mapped: the receiver copies the first half, the sender the second
+//              pull     the receiver copies all: from mapped memory, or across processes by the kernel
+//              pieces   through the slots, several at a time: neither side sees the other's memory
+//
+// Lines and slots are reused when `received` says so; a sender of a long message stays until its buffer is free.
+#include <algorithm>
+#include <cstring>
+
+#include "node/across.hpp"
+#include "reduce/reduce.hpp"
+
+namespace ccl_lab::node {
+
+namespace {
+
+enum class Way : std::uint32_t { split = 1, pull = 2, pieces = 3 };
+struct Answer {
+  std::uint64_t output;
+  std::uint32_t way;
+};
+
+enum Stage : int { kEnter = 0, kAnswer = 1, kPieces = 2, kLeave = 3 };
+
+void copy(Core& core, std::byte* to, const std::byte* from, std::uint64_t nbytes) {
+  std::byte* dsts[] = {to};
+  copy_to(dsts, 1, from, nbytes);
+  core.traffic.read_bytes += nbytes;
+  core.traffic.written_bytes += nbytes;
+}
+
+// The first half, for the receiver; whole cache lines.
+std::uint64_t half_of(std::uint64_t nbytes) { return nbytes / 2 / 64 * 64; }
+std::uint64_t n_pieces(std::uint64_t nbytes) { return (nbytes + kSlotBytes - 1) / kSlotBytes; }
+
+Turn send(Core& core) {
+  const Call& call = core.call;
+  const int peer = call.peer;
+  PairBoard& mine = core.pair(core.place, peer);
+  PairBoard& theirs = core.pair(peer, core.place);
+  Line& line = mine.lines[core.message % kPairLines];
+  const std::uint64_t nbytes = call.block_bytes;
+  if (core.stage == kEnter) {
+    const std::uint64_t depth = nbytes <= kInlineBytes ? kPairLines : kPairSlots;
+    if (core.message > depth && theirs.received.load(std::memory_order_acquire) < core.message - depth) return Turn::waiting;
+    if (nbytes <= kInlineBytes) std::memcpy(line.data, call.input, nbytes);
+    else if (nbytes <= kSlotBytes) std::memcpy(mine.slots[core.message % kPairSlots], call.input, nbytes);
+    else std::memcpy(line.data, &core.where[static_cast<std::size_t>(core.place)], sizeof(Where));
+    line.tag.store(core.tag, std::memory_order_release);
+    if (core.parking.anyone()) core.wake(peer);
+    if (nbytes <= kSlotBytes) return Turn::done;
+    core.stage = kAnswer;
+  }
+  if (core.stage == kAnswer) {
+    if (theirs.answer.tag.load(std::memory_order_acquire) != core.tag) return Turn::waiting;
+    Answer answer{};
+    std::memcpy(&answer, theirs.answer.data, sizeof answer);
+    core.stage = answer.way == static_cast<std::uint32_t>(Way::pieces) ? kPieces : kLeave;
+    core.seen = 0;
+    if (answer.way == static_cast<std::uint32_t>(Way::split)) {
+      const std::uint64_t half = half_of(nbytes);
+      if (answer.output <= core.arena_bytes && nbytes <= core.arena_bytes - answer.output)
+        copy(core, core.members[static_cast<std::size_t>(peer)].arena + answer.output + half, call.input + half, nbytes - half);
+      mine.copied.store(core.message, std::memory_order_release);
+      if (core.parking.anyone()) core.wake(peer);
+    }
+  }
+  while (core.stage == kPieces) {
+    const std::uint64_t put = mine.pieces_in.load(std::memory_order_relaxed);
+    if (put - theirs.pieces_out.load(std::memory_order_acquire) >= kPairSlots) return Turn::waiting;
+    const std::uint64_t at = static_cast<std::uint64_t>(core.seen) * kSlotBytes;
+    copy(core, mine.slots[put % kPairSlots], call.input + at, std::min<std::uint64_t>(kSlotBytes, nbytes - at));
+    mine.pieces_in.store(put + 1, std::memory_order_release);
+    if (core.parking.anyone()) core.wake(peer);
+    if (static_cast<std::uint64_t>(++core.seen) == n_pieces(nbytes)) core.stage = kLeave;
+  }
+  return theirs.received.load(std::memory_order_acquire) >= core.message ? Turn::done : Turn::waiting;
+}
+
+// How a long message comes; publishes it to the sender.
+Way answer(Core& core, const Where& from) {
+  const Where& to = core.where[static_cast<std::size_t>(core.place)];
+  const bool input_mapped = (from.flags & kInputMapped) != 0 && (from.input_head | from.input_tail) == 0 &&
+                            from.input <= core.arena_bytes && core.call.block_bytes <= core.arena_bytes - from.input;
+  const bool output_mapped = (to.flags & kOutputMapped) != 0 && (to.output_head | to.output_tail) == 0;
+  core.inputs[static_cast<std::size_t>(core.call.root)] =
+      input_mapped ? core.members[static_cast<std::size_t>(core.call.root)].arena + from.input : nullptr;
+  Way way = Way::pieces;
+  if (input_mapped) way = output_mapped ? Way::split : Way::pull;
+  else if ((to.flags & kCanCross) != 0) way = Way::pull;
+  Line& line = core.pair(core.place, core.call.root).answer;
+  const Answer said{to.output, static_cast<std::uint32_t>(way)};
+  std::memcpy(line.data, &said, sizeof said);
+  line.tag.store(core.tag, std::memory_order_release);
+  if (core.parking.anyone()) core.wake(core.call.root);
+  return way;
+}
+
+bool pull(Core& core, const Where& from, std::uint64_t nbytes) {
+  const Call& call = core.call;
+  const std::byte* const near = core.inputs[static_cast<std::size_t>(call.root)];
+  if (near != nullptr) {
+    copy(core, call.output, near, nbytes);
+    return true;
+  }
+  return read_across(core, call.root, from.address, call.output, nbytes);
+}
+
+Turn receive(Core& core) {
+  const Call& call = core.call;
+  PairBoard& mine = core.pair(core.place, call.root);
+  PairBoard& theirs = core.pair(call.root, core.place);
+  const Line& line = theirs.lines[core.message % kPairLines];
+  const std::uint64_t nbytes = call.block_bytes;
+  if (core.stage == kEnter) {
+    const std::uint64_t found = line.tag.load(std::memory_order_acquire);
+    if (found != core.tag) {
+      if (same_number(found, core.tag)) core.mismatch(call.root);
+      return core.may_wait();
+    }
+    if (nbytes <= kSlotBytes) {
+      if (nbytes > 0)
+        std::memcpy(call.output, nbytes <= kInlineBytes ? line.data : theirs.slots[core.message % kPairSlots], nbytes);
+      mine.received.store(core.message, std::memory_order_release);
+      if (core.parking.anyone()) core.wake(call.root);
+      return Turn::done;
+    }
+    Where from;
+    std::memcpy(&from, line.data, sizeof from);
+    const Way way = answer(core, from);
+    if (way != Way::pieces && !pull(core, from, way == Way::split ? half_of(nbytes) : nbytes)) return Turn::failed;
+    core.stage = way == Way::pieces ? kPieces : way == Way::split ? kAnswer : kLeave;
+    core.seen = 0;
+  }
+  if (core.stage == kAnswer) {
+    if (theirs.copied.load(std::memory_order_acquire) < core.message) return Turn::waiting;
+    core.stage = kLeave;
+  }
+  while (core.stage == kPieces) {
+    const std::uint64_t taken = mine.pieces_out.load(std::memory_order_relaxed);
+    if (theirs.pieces_in.load(std::memory_order_acquire) == taken) return Turn::waiting;
+    const std::uint64_t at = static_cast<std::uint64_t>(core.seen) * kSlotBytes;
+    copy(core, call.output + at, theirs.slots[taken % kPairSlots], std::min<std::uint64_t>(kSlotBytes, nbytes - at));
+    mine.pieces_out.store(taken + 1, std::memory_order_release);
+    if (core.parking.anyone()) core.wake(call.root);
+    if (static_cast<std::uint64_t>(++core.seen) == n_pieces(nbytes)) core.stage = kLeave;
+  }
+  mine.received.store(core.message, std::memory_order_release);
+  if (core.parking.anyone()) core.wake(call.root);
+  return Turn::done;
+}
+
+}  // namespace
+
+Turn step_pair(Core& core) {
+  if (core.place != core.call.root && core.place != core.call.peer) return Turn::done;
+  if (core.call.root == core.call.peer) {
+    if (core.call.input != core.call.output && core.call.block_bytes > 0)
+      std::memmove(core.call.output, core.call.input, core.call.block_bytes);
+    return Turn::done;
+  }
+  return core.place == core.call.root ? send(core) : receive(core);
+}
+
+}  // namespace ccl_lab::node

@@ -1,0 +1,199 @@
+// What goes to one NIC of a peer from one NIC here, before and after it is spread over the connections between them.
+//
+// Is: puts and gets cut into segments that connections take when they have room, so that a faster one carries more; and the
+//     order in which segments of the other side count as landed. Names, items and orders, no descriptors.
+// Is not: a socket (connection.hpp), nor a chooser among NICs: an op names its NICs.
+//
+//   post ─► item ─► next_of_put(): a segment ─► whichever connection has room ─► done_with() ─► completion
+//                                                          (after the last segment of the item; a confirmed one after acked())
+//   landed() ─► signal raised │ receiver told ─► an ack is owed ─► in the next header that goes the other way, or by itself:
+//                at once when the sender waits, kAckBytes or kAckNotices landed; after kAckDelayNs otherwise
+//
+// Invariants
+//  - Segments of puts are numbered in posting order, over all connections; only the last of a put carries its signal or notice.
+//  - An item completes once: ok after its last segment, or by fail() with what went wrong; confirmed ones in posting order.
+//  - Once slots of items have grown to what a program posts, nothing is allocated.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/nic_faults.hpp"
+#include "base/signals.hpp"
+#include "trace/ring.hpp"
+#include "transport/queue.hpp"
+#include "transport/regions.hpp"
+#include "transport/tcp/delay.hpp"
+#include "transport/tcp/frame.hpp"
+#include "transport/segment_order.hpp"
+#include "transport/signal_order.hpp"
+#include "transport/transport.hpp"
+
+namespace ccl_lab {
+
+// What the connections of one rank share.
+struct TcpContext {
+  int rank = -1;
+  std::uint16_t epoch = 0;
+  SignalTable signals;
+  Regions regions;
+  SpanWriter* trace = nullptr;
+  Receiver* receiver = nullptr;
+  std::uint32_t first_number = 0;  // of segments and signals
+};
+
+struct ConnectionName {
+  std::int32_t peer = -1;
+  std::uint16_t nic = 0;
+  std::uint16_t peer_nic = 0;
+  std::uint16_t index = 0;
+
+  bool operator==(const ConnectionName&) const = default;
+  bool same_nics(const ConnectionName& other) const {
+    return peer == other.peer && nic == other.nic && peer_nic == other.peer_nic;
+  }
+  std::string text(int rank) const;
+};
+
+// What one connection sends or asks for at one go.
+struct Segment {
+  FrameHeader header;
+  const std::byte* source = nullptr;  // of a put or a reply
+  std::byte* destination = nullptr;   // of a get
+  std::uint32_t item = 0;
+};
+
+class Bundle {
+ public:
+  static constexpr std::uint64_t kAckBytes = 512 * 1024;
+  static constexpr std::uint32_t kAckNotices = 32;
+  static constexpr std::int64_t kAckDelayNs = 200'000;
+
+  Bundle(const TcpContext& context, ConnectionName name, SignalOrder& order)
+      : context_(context), name_(name), order_(order), segment_(context.first_number), landed_(context.first_number) {}
+  Bundle(const Bundle&) = delete;
+  Bundle& operator=(const Bundle&) = delete;
+
+  const ConnectionName& name() const { return name_; }
+
+  void post(const Put& put, std::uint32_t sequence);
+  void post(const Get& get);
+
+  bool has_puts() const { return !puts_.empty() && put_delay_.open(); }
+  bool has_gets() const { return !gets_.empty() && get_delay_.open(); }
+  // Cuts the next segment off; has_puts() or has_gets() holds.
+  void next_of_put(Segment& segment) { cut(puts_, put_delay_, segment); }
+  void next_of_get(Segment& segment) { cut(gets_, get_delay_, segment); }
+
+  // A segment of `item` is done with: its bytes are with the kernel, or its answer is here.
+  void done_with(std::uint32_t item, std::vector<Completion>& completions);
+
+  SegmentOrder::Place place(std::uint32_t segment) const { return landed_.place(segment); }
+  // The payload of a segment of the peer has been written.
+  Status landed(const FrameHeader& frame, std::int64_t now_ns) {
+    landed_bytes_ += frame.nbytes;
+    const Mark mark{{frame.lane, frame.number, frame.signal, frame.sequence}, frame.notice, frame.urgent};
+    return landed_.landed(frame.segment, mark, [this, now_ns](const Mark& next) {
+      if (next.noticed) return tell(next, now_ns);
+      return next.notice.signal < 0 ? Status()
+                                    : order_.arrived(context_.signals, name_.peer, next.notice.signal, next.notice.sequence);
+    });
+  }
+
+  // From here on nobody is told of anything, though a segment that is missing should still come.
+  void retire() { retired_ = true; }
+
+  // The peer says that all segments before `number` have landed there.
+  Status acked(std::uint32_t number, std::vector<Completion>& completions) {
+    return unconfirmed_.empty() ? Status() : confirm(number, completions);
+  }
+  // Whether the peer is to hear how far its segments have landed, by a frame of its own if need be.
+  bool ack_due() const { return ack_due_; }
+  // What to say; nothing is owed then.
+  std::uint32_t take_ack() {
+    ack_due_ = false;
+    ack_ns_ = INT64_MAX;
+    landed_bytes_ = 0;
+    landed_notices_ = 0;
+    return landed_.next();
+  }
+
+  // Once in each poll. `faults`: of its NIC, null while nothing is asked.
+  void look(NicFaults* faults, std::int64_t now_ns) {
+    if (faults != nullptr || faults_ != nullptr) obey(faults, now_ns);
+    if (ack_ns_ <= now_ns) ack_due_ = true;
+  }
+  // Nothing is left to send and no acknowledgement is owed.
+  bool quiet() const { return !has_puts() && !has_gets() && ack_ns_ == INT64_MAX && !ack_due_ && faults_ == nullptr; }
+  NicFaults* faults() const { return faults_; }
+  // How long something new that is sent has to wait. Where faults() is not null.
+  std::int64_t waits();
+  void wake(std::int64_t& wake_ns) const {
+    if (!ack_due_) wake_ns = std::min(wake_ns, ack_ns_);
+    put_delay_.wake(wake_ns);
+    get_delay_.wake(wake_ns);
+  }
+
+  // Completes all that is under way with `status`.
+  void fail(const Status& status, std::vector<Completion>& completions);
+
+ private:
+  struct Item {
+    FrameType type = FrameType::put;
+    bool live = false;
+    const std::byte* source = nullptr;
+    std::byte* destination = nullptr;
+    std::uint64_t nbytes = 0;
+    std::uint64_t cut = 0;   // bytes of it that are in segments
+    std::uint32_t open = 0;  // segments that are not done with
+    Remote remote;
+    Notice notice;  // or only a signal, and its number
+    std::uint64_t cookie = 0;
+    Tag tag;
+    bool confirmed = false;
+    bool urgent = false;
+  };
+  // What the last segment of a put says where it has landed.
+  struct Mark {
+    Notice notice;
+    bool noticed = false;
+    bool urgent = false;
+  };
+  struct Unconfirmed {
+    std::uint32_t segment = 0;  // the last one of the item
+    std::uint32_t item = 0;
+  };
+
+  std::uint32_t add(const Item& item);
+  void cut(Queue<std::uint32_t>& queue, Delay& delay, Segment& segment);
+  void complete(std::uint32_t item, std::vector<Completion>& completions);
+  Status tell(const Mark& mark, std::int64_t now_ns);
+  Status confirm(std::uint32_t number, std::vector<Completion>& completions);
+  void obey(NicFaults* faults, std::int64_t now_ns);
+
+  const TcpContext& context_;
+  const ConnectionName name_;
+  SignalOrder& order_;
+  std::vector<Item> items_;
+  std::vector<std::uint32_t> free_;
+  Queue<std::uint32_t> puts_;  // items with bytes that are in no segment yet
+  Queue<std::uint32_t> gets_;
+  std::uint32_t segment_;      // number of the next segment sent
+  Queue<Unconfirmed> unconfirmed_;
+
+  InOrder<Mark> landed_;
+  std::uint64_t landed_bytes_ = 0;     // since the last ack
+  std::uint32_t landed_notices_ = 0;
+  std::int64_t ack_ns_ = INT64_MAX;    // when an ack is due at the latest
+  bool ack_due_ = false;
+  bool retired_ = false;
+
+  NicFaults* faults_ = nullptr;
+  Delay put_delay_;
+  Delay get_delay_;
+  std::uint64_t random_ = 0x9e3779b97f4a7c15u;
+};
+
+}  // namespace ccl_lab
