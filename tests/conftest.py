@@ -11,6 +11,7 @@ import fnmatch
 import importlib.util
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -51,6 +52,12 @@ CONDITIONS = {
     "no-shared-traces": lambda: not Path("..", "shared", "traces").is_dir(),
     "no-numa": lambda: not Path("/sys/devices/system/node/node1").is_dir(),
 }
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # A shell's background job ignores the interrupt, and its children with it: tests that send one need it to arrive.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def read_expected(path: Path) -> list[ExpectedSkip]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import socket
 import subprocess
 import sys
 import time
@@ -43,8 +42,8 @@ def notebook(cells: list[str]) -> dict[str, Any]:
 class Lab:
     """A server with root `folder`; `open` shows a notebook in a page."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.token = folder / "work", secrets.token_hex(16)
+    def __init__(self, folder: Path, port: int) -> None:
+        self.folder, self.port, self.token = folder / "work", port, secrets.token_hex(16)
         self.folder.mkdir(parents=True)
         settings = folder / "settings" / "@jupyterlab" / "apputils-extension"
         settings.mkdir(parents=True)
@@ -53,9 +52,6 @@ class Lab:
                  "JUPYTERLAB_SETTINGS_DIR": "settings", "JUPYTERLAB_WORKSPACES_DIR": "workspaces"}  # fmt: skip
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         env = {**os.environ, **{name: str(folder / sub) for name, sub in names.items()}, "PYTHONPATH": path}
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
         command = [sys.executable, "-m", "jupyter", "lab", "--no-browser", "--allow-root", f"--port={self.port}", "--ip=127.0.0.1",
                    "--LabApp.expose_app_in_browser=True", f"--IdentityProvider.token={self.token}", f"--ServerApp.root_dir={self.folder}",
                    "--ServerApp.port_retries=0"]  # fmt: skip

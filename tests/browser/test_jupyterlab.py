@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from lab import ROOT, Lab
 
+from ..ports import free_port
+
 TOUR = ROOT / "labs" / "00_tour.ipynb"
 
 LIVE = [
@@ -42,7 +44,7 @@ STATIC = [
 def lab(tmp_path_factory) -> Iterator[Lab]:
     if importlib.util.find_spec("jupyterlab") is None:
         pytest.skip("jupyterlab is not installed")
-    made = Lab(tmp_path_factory.mktemp("lab"))
+    made = Lab(tmp_path_factory.mktemp("lab"), free_port())
     yield made
     made.close()
 

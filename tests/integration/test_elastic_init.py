@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
 import time
 
 import pytest
+
+from ..ports import free_port
 
 PRELUDE = """
 import faulthandler, os, signal, sys, time
@@ -41,12 +42,6 @@ print("members", comm.members, "epoch", comm.epoch, "took", [round(e.took_s, 3) 
 comm.close()
 print("fine")
 """
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
 
 
 class Processes:

@@ -11,13 +11,9 @@ import time
 
 import pytest
 
+from ..ports import free_port
+
 N = 3
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
 
 
 def launch(body: str, style: str = "ccl", n: int = N, **extra: str) -> list[tuple[int, str]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from .test_init import free_port
+from ..ports import free_port
 
 PROGRAM = Path(__file__).resolve().parent / "overlap_rank_side.py"
 N = 3
