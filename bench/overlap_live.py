@@ -43,7 +43,7 @@ MATMULS = {"matmul_reduce_scatter": (512, 8192, 128), "all_gather_matmul": (64, 
 
 @dataclass
 class Ground:
-    """A World and what was measured in it: seconds of a hop (alpha, beta) and of an add of a slice."""
+    """A World and what was measured in it: seconds of a hop (alpha, beta), of an add of a slice, and of what a partition costs beyond its work."""
 
     world: ccl.World
     n: int
@@ -51,6 +51,7 @@ class Ground:
     alpha: float = 0.0
     beta: float = 0.0
     add: float = 0.0
+    launch: float = 0.0
 
     @property
     def nbytes(self) -> int:
@@ -114,9 +115,13 @@ def _matmul(schedule: ccl.Schedule, operator: str) -> Matmul:
     return Matmul(int(exact), inner, columns)
 
 
+def _n_partitions(schedule: ccl.Schedule) -> int:
+    return len(overlap.partitions(schedule)[0])
+
+
 def entries(ground: Ground, c: float) -> list[Entry]:
     """All schedules of a cell, and what `choose` makes of the measured times."""
-    best = overlap.choose(c, ground.alpha, ground.beta, ground.n, operator=ground.operator, add=ground.add,
+    best = overlap.choose(c, ground.alpha, ground.beta, ground.n, operator=ground.operator, add=ground.add, launch=ground.launch,
                           divides=MATMULS[ground.operator][0] if ground.n == 2 else None)  # fmt: skip
     found = []
     for name, k, m, adds in [*((*each, None) for each in SCHEDULES), ("auto", best.k, best.m, best.adds)]:
@@ -124,8 +129,9 @@ def entries(ground: Ground, c: float) -> list[Entry]:
         schedule = ground.plan(by, k, m, adds)
         device = _matmul(schedule, ground.operator) if ground.n == 2 else _emulated(schedule, c)
         how = adds or ("early" if by == "direct" else "separate")
-        predicted = overlap.closed_form(by, ground.n, c, ground.alpha, ground.beta, k=k, m=m, add=ground.add, adds=how)
-        found.append(Entry(name, k, m, schedule, device, float(predicted), []))
+        launch = ground.launch * _n_partitions(schedule)  # is computation here, as it is in the measurement
+        predicted = overlap.closed_form(by, ground.n, c, ground.alpha, ground.beta, k=k, m=m, add=ground.add, adds=how, launch=ground.launch)
+        found.append(Entry(name, k, m, schedule, device, float(predicted) - launch, []))
     return found
 
 
@@ -152,7 +158,7 @@ def cell(ground: Ground, ratio: float, c: float) -> dict[str, Any]:
         })  # fmt: skip
     return {"ranks": ground.n, "operator": ground.operator, "device": "torch" if ground.n == 2 else "emulated",
             "ratio": ratio, "c_ms": c * 1e3, "alpha_ms": ground.alpha * 1e3, "beta_ms": ground.beta * 1e3,
-            "add_ms": ground.add * 1e3, "rows": rows}  # fmt: skip
+            "add_ms": ground.add * 1e3, "launch_ms": ground.launch * 1e3, "rows": rows}  # fmt: skip
 
 
 def cells(n: int, operator: str) -> Iterator[dict[str, Any]]:
@@ -166,19 +172,24 @@ def cells(n: int, operator: str) -> Iterator[dict[str, Any]]:
             if n > 2:
                 c = (ground.alpha + ground.beta) / ratio
             else:  # the computation is what it is: the NICs are shaped to it
-                c = _slice_s(ground)
+                c, ground.launch = _slice_s(ground)
                 for node in range(n):
                     world.set_nic(node, 0, BLOCK_NBYTES[n] * 8 / (ratio * c) / 1e9)
                 ground.measure()
             yield cell(ground, ratio, c)
 
 
-def _slice_s(ground: Ground) -> float:
-    """A slice's matmul while nothing is communicated."""
-    schedule = ground.plan("sequential")
-    device = _matmul(schedule, ground.operator)
-    times = [_times_s(ground.world.run(schedule, compute=device))[1] for _ in range(4)][1:]
-    return statistics.median(times) / ground.n
+def _slice_s(ground: Ground) -> tuple[float, float]:
+    """A slice's matmul while nothing is communicated, and what one that is cut costs more for each piece: it reads its weights again."""
+
+    def computed(schedule: ccl.Schedule) -> float:
+        device = _matmul(schedule, ground.operator)
+        return statistics.median([_times_s(ground.world.run(schedule, compute=device))[1] for _ in range(5)][1:])
+
+    whole, cut = ground.plan("sequential"), ground.plan("k_slice", PIECES)
+    at_once = computed(whole)
+    launch = max(computed(cut) - at_once, 0.0) / (_n_partitions(cut) - _n_partitions(whole))
+    return (at_once - launch * _n_partitions(whole)) / ground.n, launch
 
 
 def verdict(cell_: dict[str, Any]) -> dict[str, Any]:

@@ -1,13 +1,15 @@
 """Which overlap schedule is best for measured times, by the closed forms, and why in words and numbers.
 
-Is: the argmin over candidates. Is not: a measurement (`tune` measures). Invariants: the choice is a candidate with the least
-predicted exposed time; among equals the one with the fewest partitions, then the one first in the list.
+Is: the argmin over candidates. Is not: a measurement (`tune` measures). Invariants: no candidate has a predicted time (computation and
+what is exposed) less than 1 - CLOSE of the choice's; among those so close the one with the fewest partitions, then the least exposed,
+then a ring before direct: predictions are not better than that, each partition is a risk more, and a link of a ring has one sender.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import NamedTuple
 
 from ..errors import UsageError
@@ -16,6 +18,7 @@ from .operators import operator_of
 
 SLICES = (2, 4, 8, 16, 32)
 MAX_SUB_SLICES = 64
+CLOSE = Fraction(1, 100)  # of the time: what measured c, alpha and beta are good for
 
 
 class Timing(NamedTuple):
@@ -71,7 +74,7 @@ def choose(
     launch: Time = 0,
     divides: int | None = None,
 ) -> Choice:
-    """The schedule with the least exposed communication for a slice's computation `c` and its hop `alpha + beta`.
+    """The schedule with the least exposed communication, to 1 % of the whole time, for a slice's computation `c` and its hop `alpha + beta`.
 
     All times in one unit (that of `exposed`): c: computation of one rank's slice; alpha: a hop without its bytes; beta: the bytes of a
     slice; add: one add of a slice; launch: what every partition costs beyond its work. slow_link: factor on beta of the slowest link.
@@ -88,8 +91,15 @@ def choose(
         exposed = closed_form(schedule, n_ranks, c, alpha, beta, k=k, m=m, add=add if what.adds else 0, adds=adds or "separate",
                               slow_link=slow_link, launch=launch)  # fmt: skip
         found.append(Candidate(schedule, k, m, adds, exposed))
-    best = min(found, key=lambda one: (one.exposed, one.k * one.m * (1 if one.schedule == "sequential" else n_ranks)))
+    least = min(one.exposed for one in found)
+    enough = least + (n_ranks * Fraction(c) + Fraction(least)) * CLOSE
+    close = [one for one in found if one.exposed <= enough]
+    best = min(close, key=lambda one: (_n_partitions(one, n_ranks), one.exposed, one.schedule == "direct"))
     return Choice(*best, reasons=_reasons(best, found, n_ranks, timing), candidates=tuple(found))
+
+
+def _n_partitions(one: Candidate, n_ranks: int) -> int:
+    return one.k * one.m * (1 if one.schedule == "sequential" else n_ranks)
 
 
 def _candidates(
