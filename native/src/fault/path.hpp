@@ -64,6 +64,11 @@ class Window {
 
  private:
   void take(std::uint64_t nbytes, std::int64_t took_ns, bool full, std::int64_t now_ns) {
+    // A message alone on its path says how far the peer is, and nothing new of a rate that was seen to be higher.
+    if (!full && static_cast<double>(nbytes) <= std::max(rate_, last_rate_) * static_cast<double>(took_ns)) {
+      if (took_ns < delay_ns_) delay_ns_ = took_ns;
+      return;
+    }
     const double rate = static_cast<double>(nbytes) / static_cast<double>(took_ns);  // bytes per ns
     if (now_ns - began_ns_ > kLatelyNs && full) {
       began_ns_ = now_ns;
@@ -72,7 +77,7 @@ class Window {
       rate_ = 0;
       delay_ns_ = took_ns;
     }
-    if (full || rate > std::max(rate_, last_rate_)) rate_ = std::max(rate_, rate);
+    rate_ = std::max(rate_, rate);
     delay_ns_ = delay_ns_ == 0 ? took_ns : std::min(delay_ns_, took_ns);
     const double best = std::max(rate_, last_rate_);
     const std::int64_t delay_ns = last_delay_ns_ == 0 ? delay_ns_ : std::min(delay_ns_, last_delay_ns_);

@@ -37,14 +37,12 @@ bool set(NicFaults& faults, NicFault kind, std::int64_t value) {
 
 }  // namespace
 
-void Points::posted(const Path& path, bool home) const {
-  if (!armed()) return;
+void Points::look_posted(const Path& path, bool home) const {
   look(ProtocolPoint::posted, path);
   if (!home) look(ProtocolPoint::backup_post, path);
 }
 
-void Points::told(const Path& path, const Notice& notice, bool published) const {
-  if (!armed()) return;
+void Points::look_told(const Path& path, const Notice& notice, bool published) const {
   look(ProtocolPoint::told, path);
   if (notice.signal < 0) look(ProtocolPoint::data_before_signal, path);
   if (!published) look(ProtocolPoint::parked, path);

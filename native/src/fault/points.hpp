@@ -71,11 +71,17 @@ class Points {
     if (armed()) look(point, path);
   }
   // A segment was posted; `home`: over the path that its put names.
-  void posted(const Path& path, bool home) const;
+  void posted(const Path& path, bool home) const {
+    if (armed()) look_posted(path, home);
+  }
   // The layer above was told of a segment; `published`: it carries no signal, or one that is up now.
-  void told(const Path& path, const Notice& notice, bool published) const;
+  void told(const Path& path, const Notice& notice, bool published) const {
+    if (armed()) look_told(path, notice, published);
+  }
 
  private:
+  void look_posted(const Path& path, bool home) const;
+  void look_told(const Path& path, const Notice& notice, bool published) const;
   void look(ProtocolPoint point, const Path& path) const;
   bool concerns(const TriggerOrder& order, const Path& path) const;
   void fire(Trigger& trigger) const;

@@ -125,8 +125,8 @@ class Bundle {
     if (faults != nullptr || faults_ != nullptr) obey(faults, now_ns);
     if (ack_ns_ <= now_ns) ack_due_ = true;
   }
-  // Nothing is left to send and no acknowledgement is owed.
-  bool quiet() const { return !has_puts() && !has_gets() && ack_ns_ == INT64_MAX && !ack_due_ && faults_ == nullptr; }
+  // Nothing is left to send, and no acknowledgement is due yet.
+  bool quiet(std::int64_t now_ns) const { return !has_puts() && !has_gets() && ack_ns_ > now_ns && !ack_due_ && faults_ == nullptr; }
   NicFaults* faults() const { return faults_; }
   // How long something new that is sent has to wait. Where faults() is not null.
   std::int64_t waits();

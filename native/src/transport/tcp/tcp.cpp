@@ -211,9 +211,9 @@ void TcpTransport::look(Link& link, std::int64_t now_ns) const {
 }
 
 // Most links of a rank have nothing to do at a time.
-bool TcpTransport::idle(const Link& link) {
+bool TcpTransport::idle(const Link& link, std::int64_t now_ns) {
   const bool asked = link.faults != nullptr && link.faults->asked();
-  if (!link.ended.ok() || !link.bundle.quiet() || asked || !link.connections.front()->nic_up()) return false;
+  if (!link.ended.ok() || !link.bundle.quiet(now_ns) || asked || !link.connections.front()->nic_up()) return false;
   return std::none_of(link.connections.begin(), link.connections.end(), [](const auto& connection) {
     return connection->readable() || connection->sendable() || connection->held();
   });
@@ -333,7 +333,7 @@ int TcpTransport::serve_all(std::int64_t now_ns, std::vector<Completion>& comple
   serving_ = true;
   for (std::size_t k = 0; k < n; ++k) {
     Link& link = *links_[(next_ + k) % n];
-    if (link.retired || idle(link)) continue;
+    if (link.retired || idle(link, now_ns)) continue;
     done += link.ended.ok() ? serve(link, now_ns, completions) : drain(link, now_ns, completions);
     ended = ended || !link.ended.ok();
   }
