@@ -43,7 +43,7 @@ MATMULS = {"matmul_reduce_scatter": (512, 8192, 128), "all_gather_matmul": (64, 
 
 @dataclass
 class Ground:
-    """A World and what was measured in it: seconds of a hop (alpha, beta), of an add of a slice, and of what a partition costs beyond its work."""
+    """A World and what was measured in it: seconds of a hop (alpha, beta), of an add of a slice, of a partition beyond its work."""
 
     world: ccl.World
     n: int
@@ -130,7 +130,8 @@ def entries(ground: Ground, c: float) -> list[Entry]:
         device = _matmul(schedule, ground.operator) if ground.n == 2 else _emulated(schedule, c)
         how = adds or ("early" if by == "direct" else "separate")
         launch = ground.launch * _n_partitions(schedule)  # is computation here, as it is in the measurement
-        predicted = overlap.closed_form(by, ground.n, c, ground.alpha, ground.beta, k=k, m=m, add=ground.add, adds=how, launch=ground.launch)
+        predicted = overlap.closed_form(by, ground.n, c, ground.alpha, ground.beta, k=k, m=m, add=ground.add, adds=how,
+                                        launch=ground.launch)  # fmt: skip
         found.append(Entry(name, k, m, schedule, device, float(predicted) - launch, []))
     return found
 

@@ -74,7 +74,7 @@ def choose(
     launch: Time = 0,
     divides: int | None = None,
 ) -> Choice:
-    """The schedule with the least exposed communication, to 1 % of the whole time, for a slice's computation `c` and its hop `alpha + beta`.
+    """The schedule that exposes least, to 1 % of the time, for a slice's computation `c` and its hop `alpha + beta`.
 
     All times in one unit (that of `exposed`): c: computation of one rank's slice; alpha: a hop without its bytes; beta: the bytes of a
     slice; add: one add of a slice; launch: what every partition costs beyond its work. slow_link: factor on beta of the slowest link.

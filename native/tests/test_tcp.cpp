@@ -142,6 +142,44 @@ TEST(ranks_that_share_a_nic_share_its_rate) {
   CHECK(static_cast<double>(std::max(ends[0], ends[1]) - start) < 1.05 * ideal);
 }
 
+TEST(frames_of_a_nic_leave_one_after_the_other_and_short_ones_do_not_queue) {
+  TcpMesh mesh(4);
+  shape(mesh.segment(0), kRate);
+  std::vector<std::byte> source(kSegmentBytes);
+  const std::int64_t start = 1'000'000'000;
+  settle(mesh, start);
+  for (int r = 1; r < 3; ++r) CHECK_OK(mesh.transport(0).put(make_put(r, source.data(), source.size(), 1)));
+  const auto frame_ns = static_cast<std::int64_t>(1e9 * static_cast<double>(source.size()) / static_cast<double>(kRate));
+  std::int64_t ends[4] = {};
+  for (std::int64_t now = start; now < start + 3 * frame_ns; now += frame_ns / 50) {
+    settle(mesh, now);
+    if (now - start > frame_ns / 10 && ends[0] == 0) {
+      CHECK_OK(mesh.transport(0).put(make_put(3, source.data(), 64, 1)));
+      ends[0] = now;
+    }
+    for (int r = 1; r < 4; ++r)
+      if (ends[r] == 0 && mesh.signals(r).value(0, 1) == 1) ends[r] = now;
+  }
+  CHECK(std::abs(std::min(ends[1], ends[2]) - start - frame_ns) < frame_ns / 10);
+  CHECK(std::abs(std::max(ends[1], ends[2]) - start - 2 * frame_ns) < frame_ns / 10);
+  CHECK(ends[3] > 0 && ends[3] - ends[0] < frame_ns / 10);
+}
+
+TEST(a_short_frame_is_read_while_another_peer_fills_the_nic) {
+  TcpMesh mesh(3);
+  for (int r = 0; r < 3; ++r) shape(mesh.segment(r), kRate);
+  std::vector<std::byte> source(2 << 20);
+  const std::int64_t start = 1'000'000'000;
+  settle(mesh, start);
+  CHECK_OK(mesh.transport(1).put(make_put(0, source.data(), source.size(), 1)));
+  const std::int64_t quantum_ns = Shaper::duration_ns(Shaper::quantum(kRate), kRate);
+  for (int i = 0; i < 10; ++i) settle(mesh, start + i * quantum_ns);
+  CHECK_OK(mesh.transport(2).put(make_put(0, source.data(), 64, 1)));
+  for (int i = 10; i < 14; ++i) settle(mesh, start + i * quantum_ns);
+  CHECK_EQ(mesh.signals(0).value(2, 1), 1u);
+  CHECK_EQ(mesh.signals(0).value(1, 1), 0u);
+}
+
 TEST(an_incast_waits_its_turn) {
   TcpMesh mesh(4);
   for (int r = 0; r < 4; ++r) shape(mesh.segment(r), kRate);

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from ccl_lab import overlap
-from ccl_lab.overlap.choose import CLOSE
 from ccl_lab.errors import UsageError
 from ccl_lab.ir import Builder, Kind, Schedule
+from ccl_lab.overlap.choose import CLOSE
 from ccl_lab.simulator import Times, exact_times, simulate
 from ccl_lab.topo import INSTANT, Topology, duration_ps
 from ccl_lab.trace import Track

@@ -104,20 +104,27 @@ void Connection::fill(std::int64_t now_ns, bool shaped) {
   }
 }
 
-// Whether bytes of the first frame may go now; lowers `nbytes` to how many. Reserves the next slot of the wire where there
-// is none.
+// Whether bytes of the first frame may go now; lowers `nbytes` to how many. A frame has one slot of the wire, reserved when its
+// turn comes, so that frames leave a NIC one after the other whatever connections they take; its bytes go as the slot passes.
 bool Connection::admitted(std::uint64_t rate, std::uint64_t& nbytes, std::int64_t now_ns) {
   Out& first = out(0);
   nbytes = std::min(nbytes, kFrameHeaderBytes + first.segment.header.payload_bytes() - handed_);
   if (granted_ == 0) {
-    granted_ = std::min(nbytes, Shaper::quantum(rate));
-    const Shaper::Slot slot = shaper_.reserve(granted_, rate, waited_ ? slot_end_ns_ : now_ns, now_ns);
-    slot_end_ns_ = slot.end_ns;
-    waited_ = true;
-    if (handed_ == 0) {
-      out_begin_ns_ = first.segment.header.sent_ns = slot.begin_ns;
-      write_header(first);
+    if (reserved_ == 0) {
+      reserved_ = kFrameHeaderBytes + first.segment.header.payload_bytes() - handed_;
+      const std::int64_t ready_ns = waited_ ? slot_end_ns_ : now_ns;
+      const Shaper::Slot slot = reserved_ <= Shaper::kShortBytes ? shaper_.reserve_short(reserved_, rate, ready_ns, now_ns)
+                                                                 : shaper_.reserve(reserved_, rate, ready_ns, now_ns);
+      slot_end_ns_ = slot.begin_ns;
+      waited_ = true;
+      if (handed_ == 0) {
+        out_begin_ns_ = first.segment.header.sent_ns = slot.begin_ns;
+        write_header(first);
+      }
     }
+    granted_ = std::min(nbytes, Shaper::quantum(rate));
+    reserved_ -= granted_;
+    slot_end_ns_ += Shaper::duration_ns(granted_, rate);
   }
   nbytes = std::min(nbytes, granted_);
   return slot_end_ns_ <= now_ns;
@@ -174,7 +181,7 @@ Status Connection::send(std::int64_t now_ns, std::vector<Completion>& completion
     fill(now_ns, rate > 0);
     std::uint64_t nbytes = std::min(budget, batch_left_);
     if (rate == 0) {
-      granted_ = 0;
+      granted_ = reserved_ = 0;
     } else if (!admitted(rate, nbytes, now_ns)) {
       break;
     }

@@ -139,8 +139,9 @@ class Connection {
   std::uint64_t handed_ = 0;      // of its first frame
   bool reply_next_ = false;
   std::array<iovec, 2 * kBatchFrames> parts_;
-  std::uint64_t granted_ = 0;     // bytes that have a slot of the wire
-  std::int64_t slot_end_ns_ = 0;  // of the last slot
+  std::uint64_t reserved_ = 0;    // bytes of the frame whose part of its slot has not begun
+  std::uint64_t granted_ = 0;     // bytes that go when theirs has passed
+  std::int64_t slot_end_ns_ = 0;  // of the part that was granted last
   bool waited_ = false;           // bytes have waited without a break since the last slot
   std::int64_t out_begin_ns_ = 0;
 

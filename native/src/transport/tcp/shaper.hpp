@@ -4,15 +4,18 @@
 //     far. The word lies in shared memory; the ranks of a node share a NIC by compare-and-swap, without locks.
 // Is not: a model of latency or loss. It knows no clock: `now_ns` comes from the caller, so tests run on virtual time.
 //
-//   sending    reserve first: a quantum gets the slot [max(tat, ready), + quantum / rate) of the wire and may be handed to
-//              the kernel once its slot has passed. `ready` is when the bytes began to wait, so a process that the
-//              system did not run for a while catches up exactly what it missed, and idle time is never saved up.
+//   sending    reserve first: a frame gets the slot [max(tat, ready), + its bytes / rate) of the wire, and a quantum of it may
+//              be handed to the kernel once its part of the slot has passed. `ready` is when the bytes began to wait, so a
+//              process that the system did not run for a while catches up exactly what it missed, and idle time is never
+//              saved up. Frames of several connections leave one after the other, as a schedule's transfers do in the
+//              simulator: sharing the wire would end the first as late as the last. Short ones, which carry
+//              acknowledgements and addresses, do not queue: they take their part of the wire up to kMostLateNs early.
 //   receiving  pay afterwards: one may read while tat <= now, then tat = max(tat, sent) + read / rate, `sent` being when the
 //              sender's wire took the frame. Bytes that come alone are not delayed, they took their time on the sender's
 //              wire; an incast waits its turn; a receiver that was late catches up.
 //
 // Invariants
-//  - Over any span T of time at most rate * (T + kMostLateNs) + one quantum per rank leave a NIC, and at most
+//  - Over any span T of time at most rate * (T + 2 kMostLateNs) + one frame per connection leave a NIC, and at most
 //    rate * (T + kMostLateNs) + one quantum per rank are read from it.
 #pragma once
 
@@ -38,6 +41,8 @@ class Shaper {
     return std::clamp<std::uint64_t>(rate / 2000, 4 * 1024, 256 * 1024);
   }
 
+  static constexpr std::uint64_t kShortBytes = 4096;
+
   struct Slot {
     std::int64_t begin_ns = 0;
     std::int64_t end_ns = 0;
@@ -47,6 +52,13 @@ class Shaper {
   Slot reserve(std::uint64_t nbytes, std::uint64_t rate, std::int64_t ready_ns, std::int64_t now_ns) const {
     const std::int64_t earliest = std::max(std::min(ready_ns, now_ns), now_ns - kMostLateNs);
     return advance(nic_->tx_tat_ns, duration_ns(nbytes, rate), earliest);
+  }
+
+  // The same for a short frame: its slot is at the end of the queue too, but it need not wait there.
+  Slot reserve_short(std::uint64_t nbytes, std::uint64_t rate, std::int64_t ready_ns, std::int64_t now_ns) const {
+    const Slot slot = reserve(nbytes, rate, ready_ns, now_ns);
+    const std::int64_t begin = std::min(slot.begin_ns, std::max(now_ns, slot.begin_ns - kMostLateNs));
+    return {begin, begin + slot.end_ns - slot.begin_ns};
   }
 
   // When one may read next: at or before now_ns means at once.

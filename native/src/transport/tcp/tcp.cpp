@@ -330,14 +330,17 @@ int TcpTransport::serve_all(std::int64_t now_ns, std::vector<Completion>& comple
   int done = 0;
   bool ended = false;
   const std::size_t n = links_.size();
+  std::size_t last = next_;  // whoever had the wire of a shaped NIC is asked last when it is free again
   serving_ = true;
   for (std::size_t k = 0; k < n; ++k) {
     Link& link = *links_[(next_ + k) % n];
     if (link.retired || idle(link, now_ns)) continue;
-    done += link.ended.ok() ? serve(link, now_ns, completions) : drain(link, now_ns, completions);
+    const int did = link.ended.ok() ? serve(link, now_ns, completions) : drain(link, now_ns, completions);
+    done += did;
     ended = ended || !link.ended.ok();
+    if (did > 0) last = next_ + k;
   }
-  next_ = (next_ + 1) % n;
+  next_ = (last + 1) % n;
   serving_ = false;
   ended = std::exchange(retired_, false) || ended;
   for (std::size_t i = n; ended && i-- > 0;) {
