@@ -16,7 +16,7 @@ from ccl_lab.planner import formulas_degraded as law
 
 from .record import percentiles
 
-NODES, NICS, GBITS, NBYTES, ROUNDS = 4, 8, 0.1, "64MiB", 3
+NODES, NICS, GBITS, NBYTES, ROUNDS = 4, 8, 0.1, "256MiB", 3
 LOST = (1, 2, 3, 4)
 NAMES = ("balance", "resilient", "mix")
 

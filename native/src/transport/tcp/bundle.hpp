@@ -42,6 +42,7 @@ struct TcpContext {
   SpanWriter* trace = nullptr;
   Receiver* receiver = nullptr;
   std::uint32_t first_number = 0;  // of segments and signals
+  std::vector<std::int64_t> oldest_ns;  // by NIC, where it is shaped: when the oldest frame left that is being read from it
 };
 
 struct ConnectionName {

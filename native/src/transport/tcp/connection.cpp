@@ -216,6 +216,12 @@ std::size_t Connection::header_room() const {
   return small_ && shaper_.rate() == 0 ? kReadAheadBytes - ahead_have_ : kFrameHeaderBytes - ahead_have_;
 }
 
+// A shaped NIC is read frame after frame too, the one that left first before the others.
+bool Connection::waits_for_older() const {
+  const std::int64_t left_ns = reading_ns();
+  return left_ns != INT64_MAX && name_.nic < context_.oldest_ns.size() && left_ns > context_.oldest_ns[name_.nic];
+}
+
 Status Connection::receive(std::int64_t now_ns, std::vector<Completion>& completions, int& done) {
   const std::uint64_t rate = shaper_.rate();
   std::uint64_t budget = kTurnBytes;
@@ -227,7 +233,7 @@ Status Connection::receive(std::int64_t now_ns, std::vector<Completion>& complet
       if (Status status = take_in(now_ns, completions); !status.ok()) return status;
       continue;
     }
-    if (rate > 0 && shaper_.readable_ns() > now_ns) break;
+    if (rate > 0 && (shaper_.readable_ns() > now_ns || waits_for_older())) break;
     const std::uint64_t limit = rate > 0 ? std::min(budget, Shaper::quantum(rate)) : budget;
     const std::uint64_t payload = std::min(in_payload_left_, limit);
     const std::size_t room = payload == in_payload_left_ ? header_room() : 0;

@@ -59,6 +59,11 @@ class Connection {
   bool readable() const {
     return !ended_ && (held_ ? bundle_.place(in_.segment) != SegmentOrder::Place::early : readable_);
   }
+  // When the long frame left that it is in the middle of reading; INT64_MAX: there is none, or no more of it here.
+  std::int64_t reading_ns() const {
+    const bool within = in_payload_phase_ && in_payload_left_ > 0 && in_.nbytes > Shaper::kShortBytes;
+    return within && readable() ? in_.sent_ns : INT64_MAX;
+  }
   bool sendable() const { return !blocked_ && !stopped_ && !ended_ && (n_batch_ > 0 || has_segments()); }
   // Whether bytes it took wait for their slot, or for the kernel.
   bool unsent() const { return n_batch_ > 0 && !stopped_; }
@@ -105,6 +110,7 @@ class Connection {
   void sent(std::uint64_t nbytes, std::int64_t now_ns, std::vector<Completion>& completions);
 
   std::size_t header_room() const;
+  bool waits_for_older() const;
   Status take_in(std::int64_t now_ns, std::vector<Completion>& completions);
   Status begin_frame();
   Status judge_put();

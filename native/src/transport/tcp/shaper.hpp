@@ -12,7 +12,7 @@
 //              acknowledgements and addresses, do not queue: they take their part of the wire up to kMostLateNs early.
 //   receiving  pay afterwards: one may read while tat <= now, then tat = max(tat, sent) + read / rate, `sent` being when the
 //              sender's wire took the frame. Bytes that come alone are not delayed, they took their time on the sender's
-//              wire; an incast waits its turn; a receiver that was late catches up.
+//              wire; an incast waits its turn, frame after frame; a receiver that was late catches up.
 //
 // Invariants
 //  - Over any span T of time at most rate * (T + 2 kMostLateNs) + one frame per connection leave a NIC, and at most
@@ -33,7 +33,8 @@ class Shaper {
   Shaper() = default;  // shapes nothing
   explicit Shaper(NicShaper* nic) : nic_(nic) {}
 
-  std::uint64_t rate() const { return nic_ == nullptr ? 0 : nic_->bytes_per_s.load(std::memory_order_relaxed); }
+  static std::uint64_t rate_of(const NicShaper& nic) { return nic.bytes_per_s.load(std::memory_order_relaxed); }
+  std::uint64_t rate() const { return nic_ == nullptr ? 0 : rate_of(*nic_); }
   bool up() const { return nic_ == nullptr || nic_->up.load(std::memory_order_relaxed) != 0; }
 
   // How many bytes are admitted at one go: half a millisecond's worth, in bounds.

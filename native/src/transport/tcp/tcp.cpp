@@ -219,6 +219,19 @@ bool TcpTransport::idle(const Link& link, std::int64_t now_ns) {
   });
 }
 
+// Of each shaped NIC, what is being read from it and left first.
+void TcpTransport::find_oldest() {
+  const bool shaped = std::any_of(nics_.begin(), nics_.end(), [](const NicShaper& nic) { return Shaper::rate_of(nic) > 0; });
+  context_.oldest_ns.assign(shaped ? nics_.size() : 0, INT64_MAX);
+  if (!shaped) return;
+  for (const auto& link : links_) {
+    const std::size_t nic = link->bundle.name().nic;
+    if (nic >= nics_.size() || link->retired || link->mute_rx) continue;
+    for (const auto& connection : link->connections)
+      context_.oldest_ns[nic] = std::min(context_.oldest_ns[nic], connection->reading_ns());
+  }
+}
+
 // The connections of a link take segments in turn, and each at most what it has room for.
 int TcpTransport::serve(Link& link, std::int64_t now_ns, std::vector<Completion>& completions) {
   const std::size_t n = link.connections.size();
@@ -330,6 +343,7 @@ int TcpTransport::serve_all(std::int64_t now_ns, std::vector<Completion>& comple
   int done = 0;
   bool ended = false;
   const std::size_t n = links_.size();
+  find_oldest();
   std::size_t last = next_;  // whoever had the wire of a shaped NIC is asked last when it is free again
   serving_ = true;
   for (std::size_t k = 0; k < n; ++k) {

@@ -96,6 +96,7 @@ class TcpTransport final : public Transport {
   Result<Link*> choose(std::int32_t peer, std::uint16_t nic, std::uint16_t peer_nic, const Tag& tag) const;
   int serve_all(std::int64_t now_ns, std::vector<Completion>& completions, std::vector<LinkEvent>& events);
   static bool idle(const Link& link, std::int64_t now_ns);
+  void find_oldest();
   int serve(Link& link, std::int64_t now_ns, std::vector<Completion>& completions);
   void look(Link& link, std::int64_t now_ns) const;
   int drain(Link& link, std::int64_t now_ns, std::vector<Completion>& completions);
