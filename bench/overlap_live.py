@@ -257,5 +257,5 @@ def run() -> dict[str, Any]:
         f"p <= 0.8 c decomposed exposes at most {max(low):.2%} of compute; best over rivals at most "
         f"{max(v['best_over_rivals'] for v in verdicts):.3f}; auto within {max(v['auto_over_best'] for v in verdicts) - 1:.1%} of the best"
     )
-    return {"summary": summary, "rounds": list(ROUNDS.values()), "gbits_per_s": GBITS, "took_s": time.time() - began, "load": os.getloadavg(),
-            "cells": found}  # fmt: skip
+    return {"summary": summary, "rounds": list(ROUNDS.values()), "gbits_per_s": GBITS, "took_s": time.time() - began,
+            "load": os.getloadavg(), "cells": found}  # fmt: skip

@@ -65,7 +65,7 @@ def reduce_scatter_direct(b: Builder, n: int, m: int, adds: str) -> None:
             b.compute(rank=r, arg=block * m + j, produces=made, channel=COMPUTE)
             tell(b, r, COMPUTE, COMM)
             b.put(rank=r, peer=block, src=made, dst=b.scratch[step * m + j], channel=COMM, sig_channel=COMPUTE)
-        _one_behind(b, n, step)
+        before_the_next(b, block, step, n - 2)
     b.step = n - 1
     for j in range(m):
         for step in fused:
@@ -76,16 +76,6 @@ def reduce_scatter_direct(b: Builder, n: int, m: int, adds: str) -> None:
         for j in range(m):
             b.wait(rank=r, peer=(r - 1 - step) % n, channel=COMPUTE)
             b.reduce(rank=r, dst=b.output[j], srcs=[b.output[j], b.scratch[step * m + j]], channel=COMPUTE)
-
-
-def _one_behind(b: Builder, n: int, step: int) -> None:
-    """Before what is made next goes, all but this step's has arrived.
-
-    Results leave at the pace at which they are made, so they rarely share the NIC; a rank that is late still has the next one to send
-    while the last one waits for its receiver, and does not make the ranks late that it sends to later.
-    """
-    if step > 0:
-        before_the_next(b, (np.arange(n) + step) % n, step, n - 2)
 
 
 def all_to_all_direct(b: Builder, n: int, m: int) -> None:
@@ -99,7 +89,7 @@ def all_to_all_direct(b: Builder, n: int, m: int) -> None:
             b.compute(rank=r, arg=block * m + j, produces=made, channel=COMPUTE)
             tell(b, r, COMPUTE, COMM)
             b.put(rank=r, peer=block, src=made, dst=b.output[r * m + j], channel=COMM)
-        _one_behind(b, n, step)
+        before_the_next(b, block, step, n - 2)
     b.step = n - 1
     for j in range(m):
         b.compute(rank=r, arg=r * m + j, produces=b.input[r * m + j], dst=b.output[r * m + j], channel=COMPUTE)
