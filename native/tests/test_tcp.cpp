@@ -1,8 +1,9 @@
 // What only the tcp transport has: rates, several NICs, frames, spans, links that go down.
 //
 // Is: sockets that are real and a clock that is not: rates are judged by bytes against virtual time, never by timing.
-// Is not: several connections between two NICs (test_tcp_bundle), confirmed puts (test_tcp_confirmed), injected faults
-//     (test_tcp_faults), the fuzzer of frames (test_tcp_fuzz) or the common contract (test_conformance).
+// Is not: the order of frames of a shaped NIC (test_tcp_order), several connections between two NICs (test_tcp_bundle),
+//     confirmed puts (test_tcp_confirmed), injected faults (test_tcp_faults), the fuzzer of frames (test_tcp_fuzz) or the
+//     common contract (test_conformance).
 #include "conformance.hpp"
 
 using namespace ccl_lab;
@@ -140,67 +141,6 @@ TEST(ranks_that_share_a_nic_share_its_rate) {
   const double ideal = 2.0 * static_cast<double>(source.size()) / static_cast<double>(kRate) * 1e9;
   for (const std::int64_t end : ends) CHECK(end > 0 && static_cast<double>(end - start) > 0.9 * ideal);
   CHECK(static_cast<double>(std::max(ends[0], ends[1]) - start) < 1.05 * ideal);
-}
-
-TEST(frames_of_a_nic_leave_one_after_the_other_and_short_ones_do_not_queue) {
-  TcpMesh mesh(4);
-  shape(mesh.segment(0), kRate);
-  std::vector<std::byte> source(kSegmentBytes);
-  const std::int64_t start = 1'000'000'000;
-  settle(mesh, start);
-  for (int r = 1; r < 3; ++r) CHECK_OK(mesh.transport(0).put(make_put(r, source.data(), source.size(), 1)));
-  const auto frame_ns = static_cast<std::int64_t>(1e9 * static_cast<double>(source.size()) / static_cast<double>(kRate));
-  std::int64_t ends[4] = {};
-  for (std::int64_t now = start; now < start + 3 * frame_ns; now += frame_ns / 50) {
-    settle(mesh, now);
-    if (now - start > frame_ns / 10 && ends[0] == 0) {
-      CHECK_OK(mesh.transport(0).put(make_put(3, source.data(), 64, 1)));
-      ends[0] = now;
-    }
-    for (int r = 1; r < 4; ++r)
-      if (ends[r] == 0 && mesh.signals(r).value(0, 1) == 1) ends[r] = now;
-  }
-  CHECK(std::abs(std::min(ends[1], ends[2]) - start - frame_ns) < frame_ns / 10);
-  CHECK(std::abs(std::max(ends[1], ends[2]) - start - 2 * frame_ns) < frame_ns / 10);
-  CHECK(ends[3] > 0 && ends[3] - ends[0] < frame_ns / 10);
-}
-
-TEST(a_short_frame_is_read_while_another_peer_fills_the_nic) {
-  TcpMesh mesh(3);
-  for (int r = 0; r < 3; ++r) shape(mesh.segment(r), kRate);
-  std::vector<std::byte> source(2 << 20);
-  const std::int64_t start = 1'000'000'000;
-  settle(mesh, start);
-  CHECK_OK(mesh.transport(1).put(make_put(0, source.data(), source.size(), 1)));
-  const std::int64_t quantum_ns = Shaper::duration_ns(Shaper::quantum(kRate), kRate);
-  for (int i = 0; i < 10; ++i) settle(mesh, start + i * quantum_ns);
-  CHECK_OK(mesh.transport(2).put(make_put(0, source.data(), 64, 1)));
-  for (int i = 10; i < 14; ++i) settle(mesh, start + i * quantum_ns);
-  CHECK_EQ(mesh.signals(0).value(2, 1), 1u);
-  CHECK_EQ(mesh.signals(0).value(1, 1), 0u);
-}
-
-TEST(frames_that_meet_at_a_nic_are_read_one_after_the_other) {
-  TcpMesh mesh(3);
-  for (int r = 0; r < 3; ++r) shape(mesh.segment(r), kRate);
-  std::vector<std::byte> source(kSegmentBytes);
-  const std::int64_t start = 1'000'000'000;
-  settle(mesh, start);
-  const auto frame_ns = static_cast<std::int64_t>(1e9 * static_cast<double>(source.size()) / static_cast<double>(kRate));
-  CHECK_OK(mesh.transport(1).put(make_put(0, source.data(), source.size(), 1)));
-  std::int64_t ends[3] = {};
-  for (std::int64_t now = start; now < start + 3 * frame_ns; now += frame_ns / 50) {
-    if (now - start > frame_ns / 5 && ends[0] == 0) {
-      CHECK_OK(mesh.transport(2).put(make_put(0, source.data(), source.size(), 1)));
-      ends[0] = now;
-    }
-    settle(mesh, now);
-    for (int r = 1; r < 3; ++r)
-      if (ends[r] == 0 && mesh.signals(0).value(r, 1) == 1) ends[r] = now;
-  }
-  // Sharing would end it at 1.8. The later one may get a quantum, a quarter of a frame, between two of the earlier one.
-  CHECK(static_cast<double>(ends[1] - start) < 1.3 * static_cast<double>(frame_ns));
-  CHECK(std::abs(ends[2] - start - 2 * frame_ns) < frame_ns / 10);
 }
 
 TEST(an_incast_waits_its_turn) {

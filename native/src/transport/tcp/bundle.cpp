@@ -22,7 +22,7 @@ std::uint32_t Bundle::add(const Item& item) {
   return at;
 }
 
-void Bundle::post(const Put& put, std::uint32_t sequence) {
+void Bundle::post(const Put& put, std::uint32_t sequence, std::uint64_t order) {
   Item item;
   item.live = true;
   item.source = put.source;
@@ -33,6 +33,7 @@ void Bundle::post(const Put& put, std::uint32_t sequence) {
   item.tag = put.tag;
   item.confirmed = put.confirmed;
   item.urgent = put.urgent;
+  item.order = order;
   puts_.push(add(item));
 }
 

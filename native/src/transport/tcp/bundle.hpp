@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/nic_faults.hpp"
@@ -79,10 +80,17 @@ class Bundle {
 
   const ConnectionName& name() const { return name_; }
 
-  void post(const Put& put, std::uint32_t sequence);
+  // `order`: of this put among those of all bundles of the rank.
+  void post(const Put& put, std::uint32_t sequence, std::uint64_t order = 0);
   void post(const Get& get);
 
-  bool has_puts() const { return !puts_.empty() && put_delay_.open(); }
+  bool has_puts() const { return !waits_turn_ && may_put(); }
+  // The same, whoever's turn it is; its order then.
+  bool may_put() const { return !puts_.empty() && put_delay_.open(); }
+  std::uint64_t next_order() const { return items_[puts_.front()].order; }
+  std::uint64_t next_bytes() const { return items_[puts_.front()].nbytes; }
+  // Whether another bundle of its NIC has something older to send. Returns whether that is news and it may go now.
+  bool wait_turn(bool waits) { return std::exchange(waits_turn_, waits) && !waits; }
   bool has_gets() const { return !gets_.empty() && get_delay_.open(); }
   // Cuts the next segment off; has_puts() or has_gets() holds.
   void next_of_put(Segment& segment) { cut(puts_, put_delay_, segment); }
@@ -155,6 +163,7 @@ class Bundle {
     Tag tag;
     bool confirmed = false;
     bool urgent = false;
+    std::uint64_t order = 0;
   };
   // What the last segment of a put says where it has landed.
   struct Mark {
@@ -190,6 +199,7 @@ class Bundle {
   std::int64_t ack_ns_ = INT64_MAX;    // when an ack is due at the latest
   bool ack_due_ = false;
   bool retired_ = false;
+  bool waits_turn_ = false;
 
   NicFaults* faults_ = nullptr;
   Delay put_delay_;

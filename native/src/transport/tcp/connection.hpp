@@ -65,6 +65,8 @@ class Connection {
     return within && readable() ? in_.sent_ns : INT64_MAX;
   }
   bool sendable() const { return !blocked_ && !stopped_ && !ended_ && (n_batch_ > 0 || has_segments()); }
+  // Whether it takes bytes, at once or when those before have gone.
+  bool takes() const { return !blocked_ && !stopped_ && !ended_; }
   // Whether bytes it took wait for their slot, or for the kernel.
   bool unsent() const { return n_batch_ > 0 && !stopped_; }
   // Whether a frame waits that is too early.

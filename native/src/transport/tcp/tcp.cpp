@@ -182,7 +182,7 @@ Status TcpTransport::put(const Put& put) {
                       std::to_string(context_.signals.n_channels()), put.peer, put.nic, put.tag.op_id);
   std::uint32_t sequence = 0;
   if (!put.confirmed && signal >= 0) sequence = peers_[static_cast<std::size_t>(put.peer)].order->next_to_send(signal);
-  link.value()->bundle.post(put, sequence);
+  link.value()->bundle.post(put, sequence, ++n_posted_);
   return {};
 }
 
@@ -217,6 +217,30 @@ bool TcpTransport::idle(const Link& link, std::int64_t now_ns) {
   return std::none_of(link.connections.begin(), link.connections.end(), [](const auto& connection) {
     return connection->readable() || connection->sendable() || connection->held();
   });
+}
+
+// Lets the link with the oldest put of each shaped NIC go, and has the others wait. Returns whether one that waited may go now.
+bool TcpTransport::line_up() {
+  const bool shaped = std::any_of(nics_.begin(), nics_.end(), [](const NicShaper& nic) { return Shaper::rate_of(nic) > 0; });
+  if (!shaped && !lined_up_) return false;
+  lined_up_ = shaped;
+  first_.assign(nics_.size(), UINT64_MAX);
+  const auto waits = [](const Link& link) {
+    return link.ended.ok() && !link.retired && !link.mute_tx && link.bundle.may_put() &&
+           std::any_of(link.connections.begin(), link.connections.end(), [](const auto& one) { return one->takes(); });
+  };
+  for (const auto& link : links_) {
+    const std::size_t nic = link->bundle.name().nic;
+    if (nic < first_.size() && waits(*link)) first_[nic] = std::min(first_[nic], link->bundle.next_order());
+  }
+  bool news = false;
+  for (const auto& link : links_) {
+    const std::size_t nic = link->bundle.name().nic;
+    const bool later = nic < first_.size() && Shaper::rate_of(nics_[nic]) > 0 && link->bundle.may_put() &&
+                       link->bundle.next_bytes() > Shaper::kShortBytes && link->bundle.next_order() > first_[nic];
+    news = link->bundle.wait_turn(later) || news;
+  }
+  return news;
 }
 
 // Of each shaped NIC, what is being read from it and left first.
@@ -344,6 +368,7 @@ int TcpTransport::serve_all(std::int64_t now_ns, std::vector<Completion>& comple
   bool ended = false;
   const std::size_t n = links_.size();
   find_oldest();
+  line_up();
   std::size_t last = next_;  // whoever had the wire of a shaped NIC is asked last when it is free again
   serving_ = true;
   for (std::size_t k = 0; k < n; ++k) {
@@ -355,6 +380,7 @@ int TcpTransport::serve_all(std::int64_t now_ns, std::vector<Completion>& comple
     if (did > 0) last = next_ + k;
   }
   next_ = (last + 1) % n;
+  if (line_up()) ++done;
   serving_ = false;
   ended = std::exchange(retired_, false) || ended;
   for (std::size_t i = n; ended && i-- > 0;) {

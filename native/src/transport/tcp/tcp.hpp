@@ -18,6 +18,8 @@
 //  - What a dead bundle carried is not sent again here: later signals of the same channel then stay parked, so nobody
 //    skips forward; recovery belongs to the layer above, and starts with reset(), or, where it posts confirmed puts, with
 //    retire() of that path.
+//  - Puts of several links begin to leave a shaped NIC in the order in which they were posted, where the kernel takes them;
+//    short ones at once.
 //  - What injectors ask of a NIC (base/nic_faults.hpp) is done to real sockets, and counted where it was done.
 //  - One thread at a time.
 #pragma once
@@ -97,6 +99,7 @@ class TcpTransport final : public Transport {
   int serve_all(std::int64_t now_ns, std::vector<Completion>& completions, std::vector<LinkEvent>& events);
   static bool idle(const Link& link, std::int64_t now_ns);
   void find_oldest();
+  bool line_up();
   int serve(Link& link, std::int64_t now_ns, std::vector<Completion>& completions);
   void look(Link& link, std::int64_t now_ns) const;
   int drain(Link& link, std::int64_t now_ns, std::vector<Completion>& completions);
@@ -113,6 +116,9 @@ class TcpTransport final : public Transport {
   std::vector<Peer> peers_;  // by rank
   std::vector<std::unique_ptr<Link>> links_;
   std::size_t next_ = 0;        // whose turn it is
+  std::uint64_t n_posted_ = 0;  // puts
+  std::vector<std::uint64_t> first_;  // by NIC: the oldest put that waits to go
+  bool lined_up_ = false;       // some links may wait for their turn
   bool serving_ = false;        // links may not be freed
   bool retired_ = false;        // one of them is
   bool busy_ = false;           // the last poll did something
