@@ -1,8 +1,8 @@
 """Which overlap schedule is best for measured times, by the closed forms, and why in words and numbers.
 
 Is: the argmin over candidates. Is not: a measurement (`tune` measures). Invariants: no candidate has a predicted time (computation and
-what is exposed) less than 1 - CLOSE of the choice's; among those so close the one with the fewest partitions, then the least exposed,
-then a ring before direct: predictions are not better than that, each partition is a risk more, and a link of a ring has one sender.
+what is exposed) less than 1 - CLOSE of the choice's; among those so close the one with the fewest partitions, then a ring before
+direct, then the least exposed: predictions are not better than that, each partition is a risk more, and a link of a ring has one sender.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def choose(
     least = min(one.exposed for one in found)
     enough = least + (n_ranks * Fraction(c) + Fraction(least)) * CLOSE
     close = [one for one in found if one.exposed <= enough]
-    best = min(close, key=lambda one: (_n_partitions(one, n_ranks), one.exposed, one.schedule == "direct"))
+    best = min(close, key=lambda one: (_n_partitions(one, n_ranks), one.schedule == "direct", one.exposed))
     return Choice(*best, reasons=_reasons(best, found, n_ranks, timing), candidates=tuple(found))
 
 
