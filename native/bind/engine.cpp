@@ -296,7 +296,7 @@ void bind_engine(nb::module_& m) {
   bind_local(engine);
   bind_rails(engine);
   engine
-      .def(nb::new_(&make_engine), "rank"_a, "node_of"_a, nb::kw_only(), "n_channels"_a = 64, "n_nics"_a = 1,
+      .def(nb::new_(&make_engine), "rank"_a, "node_of"_a, nb::kw_only(), "n_channels"_a = 256, "n_nics"_a = 1,
            "arena_bytes"_a = std::uint64_t{1} << 36, "trace_spans"_a = 65536, "spin_us"_a = 20, "transport"_a = "auto", "ranks_on_host"_a = 0,
            "register_buffers"_a = false)
       .def_prop_ro("pid", [](const Engine& e) { return e.segment()->pid(); })

@@ -104,3 +104,19 @@ def test_a_node_without_any_nic_is_said_on_every_rank(world: ccl.World) -> None:
     again = world.start(schedule)
     again.wait(20)
     again.check()
+
+
+def test_a_plan_around_unequal_losses_among_several_ranks_a_node() -> None:
+    topology = ccl.Topology.cluster(nodes=3, gpus_per_node=2, nics_per_node=8, nic_gbits_per_s=0.4)
+    gone = [(0, 1), (0, 2), (1, 3)]
+    schedule = ccl.plan("all_reduce", topology.without(*gone), "256KiB", algorithm="recursive")
+    assert schedule.n_channels > 64, "many channels, each with a counter"
+    with ccl.World(topology, timeout="60s") as world:
+        for node, nic in gone:
+            world.set_nic(node, nic, 0.4, up=False)
+        world.run(ccl.plan("all_reduce", topology, "1MiB", algorithm="ring"))
+        before = [bytes_of(world, node, nic) for node, nic in gone]
+        run = world.start(schedule, without=gone)
+        run.wait(60)
+        run.check()
+        assert [bytes_of(world, node, nic) for node, nic in gone] == before

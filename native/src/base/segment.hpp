@@ -47,7 +47,7 @@ inline constexpr std::uint64_t kSpanRingHeaderBytes = 256;
 inline constexpr std::uint64_t kSpanBytes = 48;
 
 struct SegmentOptions {
-  int n_signal_channels = 65;                   // schedule channels and, last, READY
+  int n_signal_channels = 257;                 // schedule channels and, last, READY
   int n_nics = 1;                               // of the node
   std::uint32_t trace_spans = 65536;            // power of two
   std::uint64_t board_bytes = 0;

@@ -32,7 +32,7 @@
 namespace ccl_lab {
 
 struct EngineOptions {
-  int n_channels = 64;
+  int n_channels = 256;
   int n_nics = 1;
   std::uint64_t arena_bytes = std::uint64_t{1} << 36;
   std::uint32_t trace_spans = 65536;  // 0: no tracing
