@@ -334,15 +334,15 @@ TEST(a_deadline_passes_while_a_device_computes) {
 TEST(an_abort_ends_a_run_whose_caller_computes) {
   for (const Mode mode : {Mode::automatic, Mode::tcp}) {
     Ranks ranks(2, mode, 64);
-    std::atomic<bool> computing{false};
+    std::atomic<bool> computing[2] = {};  // a rank that has not begun would be refused instead
     std::thread other([&] {
-      while (!computing) std::this_thread::sleep_for(1ms);
+      while (!computing[0] || !computing[1]) std::this_thread::sleep_for(1ms);
       ranks.engine(0).abort(Code::aborted, "enough", 1);
       ranks.engine(1).abort(Code::aborted, "enough", 1);
     });
     each_rank(2, [&](int r) {
       const Status status = ranks.run(r, [&](const Op&) {
-        computing = true;
+        computing[r] = true;
         std::this_thread::sleep_for(50ms);
       });
       CHECK_EQ(status.code, Code::aborted);
