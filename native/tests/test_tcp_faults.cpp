@@ -69,10 +69,13 @@ TEST(silence_holds_everything_back_and_is_undone) {
       CHECK_OK(ranks.transport(0).put(make_put(1, source.data(), source.size())));
       CHECK_OK(ranks.transport(0).put(make_put(1, source.data(), 10, 1)));
       ranks.poll_for(20'000'000);
+      const bool arrives = one.kind == NicFault::silent_rx ? one.who == 0 : one.kind == NicFault::silent_tx && one.who == 1;
+      CHECK(ranks.until([&] {
+        return !ranks.done(0).empty() && ranks.hearers[1].heard.size() > std::size_t{arrives} && ranks.hits(one.who, one.kind) > 0;
+      }));
       // No confirmation, no event, nobody told; the other NIC goes on.
       CHECK_EQ(ranks.done(0).size(), std::size_t{1});
       CHECK(ranks.lost(0).empty() && ranks.lost(1).empty());
-      const bool arrives = one.kind == NicFault::silent_rx ? one.who == 0 : one.kind == NicFault::silent_tx && one.who == 1;
       CHECK_EQ(ranks.hearers[1].heard.size(), std::size_t{1} + arrives);
       const std::uint64_t hits = ranks.hits(one.who, one.kind);
       CHECK(hits >= 1 && hits <= static_cast<std::uint64_t>(2 * connections));
