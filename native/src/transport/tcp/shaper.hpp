@@ -9,13 +9,13 @@
 //              process that the system did not run for a while catches up exactly what it missed, and idle time is never
 //              saved up. Frames of several connections leave one after the other, as a schedule's transfers do in the
 //              simulator: sharing the wire would end the first as late as the last. Short ones, which carry
-//              acknowledgements and addresses, do not queue: they take their part of the wire up to kMostLateNs early.
+//              acknowledgements and addresses, do not queue: they take their part of the wire up to kMostEarlyNs early.
 //   receiving  pay afterwards: one may read while tat <= now, then tat = max(tat, sent) + read / rate, `sent` being when the
 //              sender's wire took the frame. Bytes that come alone are not delayed, they took their time on the sender's
 //              wire; an incast waits its turn, frame after frame; a receiver that was late catches up.
 //
 // Invariants
-//  - Over any span T of time at most rate * (T + 2 kMostLateNs) + one frame per connection leave a NIC, and at most
+//  - Over any span T of time at most rate * (T + kMostLateNs + kMostEarlyNs) + one frame per connection leave a NIC, and at most
 //    rate * (T + kMostLateNs) + one quantum per rank are read from it.
 #pragma once
 
@@ -27,6 +27,8 @@
 namespace ccl_lab {
 
 inline constexpr std::int64_t kMostLateNs = 10'000'000;
+// More than the frames of a NIC's connections take that may lie before a short one, at a rate that is worth it.
+inline constexpr std::int64_t kMostEarlyNs = 100'000'000;
 
 class Shaper {
  public:
@@ -58,7 +60,7 @@ class Shaper {
   // The same for a short frame: its slot is at the end of the queue too, but it need not wait there.
   Slot reserve_short(std::uint64_t nbytes, std::uint64_t rate, std::int64_t ready_ns, std::int64_t now_ns) const {
     const Slot slot = reserve(nbytes, rate, ready_ns, now_ns);
-    const std::int64_t begin = std::min(slot.begin_ns, std::max(now_ns, slot.begin_ns - kMostLateNs));
+    const std::int64_t begin = std::min(slot.begin_ns, std::max(now_ns, slot.begin_ns - kMostEarlyNs));
     return {begin, begin + slot.end_ns - slot.begin_ns};
   }
 
