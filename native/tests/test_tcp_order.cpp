@@ -1,41 +1,12 @@
 // In which order a shaped NIC sends and reads what several connections have for it.
 //
 // Is: real sockets on a virtual clock, as in test_tcp: when each of several puts is over. Is not: rates.
-#include "conformance.hpp"
+#include "shaped.hpp"
 
 using namespace ccl_lab;
 using namespace ccl_lab::check;
 
 namespace {
-
-constexpr std::uint64_t kRate = 125'000'000;  // 1 Gb/s
-
-Put make_put(int peer, const std::byte* source, std::uint64_t nbytes, int signal, int nic = 0) {
-  Put put;
-  put.peer = peer;
-  put.nic = put.peer_nic = static_cast<std::uint16_t>(nic);
-  put.source = source;
-  put.nbytes = nbytes;
-  put.destination = {1, 0};
-  put.signal = signal;
-  put.tag = {3, 11, 0};
-  return put;
-}
-
-void shape(const RankSegment& segment, std::uint64_t rate) {
-  for (NicShaper& nic : segment.shapers()) nic.bytes_per_s.store(rate);
-}
-
-// Polls everybody at one virtual time until nobody has anything to do. The kernel hands loopback bytes over in its own
-// time, so "nothing to do" has to hold for a while.
-void settle(TcpMesh& mesh, std::int64_t at) {
-  for (int quiet = 0; quiet < 3;) {
-    int done = 0;
-    for (int r = 0; r < mesh.n(); ++r)
-      done += mesh.transport(r).poll(at, mesh.completions[Mesh::index(r)], mesh.events[Mesh::index(r)]);
-    quiet = done == 0 ? quiet + 1 : 0;
-  }
-}
 
 std::int64_t frame_ns(std::uint64_t nbytes) { return Shaper::duration_ns(nbytes, kRate); }
 

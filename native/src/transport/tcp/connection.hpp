@@ -64,7 +64,7 @@ class Connection {
     const bool within = in_payload_phase_ && in_payload_left_ > 0 && in_.nbytes > Shaper::kShortBytes;
     return within && readable() ? in_.sent_ns : INT64_MAX;
   }
-  bool sendable() const { return !blocked_ && !stopped_ && !ended_ && (n_batch_ > 0 || has_segments()); }
+  bool sendable() const { return takes() && (n_batch_ > 0 || has_segments()); }
   // Whether it takes bytes, at once or when those before have gone.
   bool takes() const { return !blocked_ && !stopped_ && !ended_; }
   // Whether bytes it took wait for their slot, or for the kernel.

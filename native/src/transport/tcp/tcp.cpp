@@ -219,11 +219,13 @@ bool TcpTransport::idle(const Link& link, std::int64_t now_ns) {
   });
 }
 
+// Whether some NIC is held to a rate; where none is, nothing queues.
+bool TcpTransport::shapes() const {
+  return std::any_of(nics_.begin(), nics_.end(), [](const NicShaper& nic) { return Shaper::rate_of(nic) > 0; });
+}
+
 // Lets the link with the oldest put of each shaped NIC go, and has the others wait. Returns whether one that waited may go now.
 bool TcpTransport::line_up() {
-  const bool shaped = std::any_of(nics_.begin(), nics_.end(), [](const NicShaper& nic) { return Shaper::rate_of(nic) > 0; });
-  if (!shaped && !lined_up_) return false;
-  lined_up_ = shaped;
   first_.assign(nics_.size(), UINT64_MAX);
   const auto waits = [](const Link& link) {
     return link.ended.ok() && !link.retired && !link.mute_tx && link.bundle.may_put() &&
@@ -243,11 +245,9 @@ bool TcpTransport::line_up() {
   return news;
 }
 
-// Of each shaped NIC, what is being read from it and left first.
+// Of each NIC, what is being read from it and left first.
 void TcpTransport::find_oldest() {
-  const bool shaped = std::any_of(nics_.begin(), nics_.end(), [](const NicShaper& nic) { return Shaper::rate_of(nic) > 0; });
-  context_.oldest_ns.assign(shaped ? nics_.size() : 0, INT64_MAX);
-  if (!shaped) return;
+  context_.oldest_ns.assign(nics_.size(), INT64_MAX);
   for (const auto& link : links_) {
     const std::size_t nic = link->bundle.name().nic;
     if (nic >= nics_.size() || link->retired || link->mute_rx) continue;
@@ -367,8 +367,12 @@ int TcpTransport::serve_all(std::int64_t now_ns, std::vector<Completion>& comple
   int done = 0;
   bool ended = false;
   const std::size_t n = links_.size();
-  find_oldest();
-  line_up();
+  const bool shaped = shapes();
+  const bool queues = shaped || lined_up_;  // once more after the last rate is gone, so that nobody waits on
+  lined_up_ = shaped;
+  if (shaped) find_oldest();
+  else context_.oldest_ns.clear();
+  if (queues) line_up();
   std::size_t last = next_;  // whoever had the wire of a shaped NIC is asked last when it is free again
   serving_ = true;
   for (std::size_t k = 0; k < n; ++k) {
@@ -380,7 +384,7 @@ int TcpTransport::serve_all(std::int64_t now_ns, std::vector<Completion>& comple
     if (did > 0) last = next_ + k;
   }
   next_ = (last + 1) % n;
-  if (line_up()) ++done;
+  if (queues && line_up()) ++done;
   serving_ = false;
   ended = std::exchange(retired_, false) || ended;
   for (std::size_t i = n; ended && i-- > 0;) {

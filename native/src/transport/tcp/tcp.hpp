@@ -98,6 +98,7 @@ class TcpTransport final : public Transport {
   Result<Link*> choose(std::int32_t peer, std::uint16_t nic, std::uint16_t peer_nic, const Tag& tag) const;
   int serve_all(std::int64_t now_ns, std::vector<Completion>& completions, std::vector<LinkEvent>& events);
   static bool idle(const Link& link, std::int64_t now_ns);
+  bool shapes() const;
   void find_oldest();
   bool line_up();
   int serve(Link& link, std::int64_t now_ns, std::vector<Completion>& completions);
@@ -118,7 +119,7 @@ class TcpTransport final : public Transport {
   std::size_t next_ = 0;        // whose turn it is
   std::uint64_t n_posted_ = 0;  // puts
   std::vector<std::uint64_t> first_;  // by NIC: the oldest put that waits to go
-  bool lined_up_ = false;       // some links may wait for their turn
+  bool lined_up_ = false;       // a NIC was shaped in the last poll: links may wait for their turn
   bool serving_ = false;        // links may not be freed
   bool retired_ = false;        // one of them is
   bool busy_ = false;           // the last poll did something
