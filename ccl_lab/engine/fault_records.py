@@ -80,9 +80,12 @@ def events_of(rank: int, events: Iterable[dict[str, Any]], node_of: Sequence[int
     return found
 
 
-def history(log: Iterable[Fault], events: Iterable[dict[str, Any]], since_ns: int) -> list[dict[str, Any]]:
-    """Faults done ("injected") and taken back ("undone"), and the ranks' events, from `since_ns` on, in order of time."""
-    found = [event for event in events if event["time_ns"] >= since_ns]
+def history(log: Iterable[Fault], events: Iterable[dict[str, Any]], since_ns: int, told_ns: int | None = None) -> list[dict[str, Any]]:
+    """Faults done ("injected") and taken back ("undone"), and the ranks' events, from `since_ns` on, in order of time.
+
+    told_ns: when ranks were told of a run that begins at `since_ns`; what they see of faults due at once counts from then.
+    """
+    found = [event for event in events if event["time_ns"] >= (since_ns if told_ns is None else told_ns)]
     for fault in log:
         about = {"what": fault.kind, "python": fault.python, "text": fault.spec.text(), "number": fault.number}
         about |= {name: getattr(fault, name) for name in ("node", "nic", "rank") if getattr(fault, name) is not None}

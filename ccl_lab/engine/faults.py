@@ -54,6 +54,7 @@ class Faults(FaultCalls):
         self._feed: Any = None
         self._run: Run | None = None
         self._begin_ns = self._since_ns = 0  # of the run, and of its first attempt
+        self._told_ns = 0  # when its ranks were told
         self._carried: dict[Key, int] = {}  # by each NIC, when the run began
         self._events: deque[dict[str, Any]] = deque(maxlen=MAX_EVENTS)
         self._effects = Effects(world)
@@ -253,7 +254,7 @@ class Faults(FaultCalls):
         done before they begin."""
         with self._lock:
             if self._run is not run:  # an elastic world may begin a run again
-                self._since_ns = at_ns
+                self._since_ns, self._told_ns = at_ns, time.monotonic_ns()
             self._run, self._begin_ns = run, at_ns
             self._carried = self._effects.carried()
             for fault in run.faults:
@@ -280,7 +281,7 @@ class Faults(FaultCalls):
                 if fault in run.faults if fault.bound else was_running:
                     fault.state = "armed"
                     self._fire(fault)
-            if was_running and trace is not None and (found := history(self.log, self._events, self._since_ns)):
+            if was_running and trace is not None and (found := history(self.log, self._events, self._since_ns, self._told_ns)):
                 trace.meta["faults"] = found
             if was_running:
                 self._run = None

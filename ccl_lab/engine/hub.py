@@ -166,6 +166,16 @@ class Hub:
         with self._telling:
             if rank in self.members:  # the others may have gone on without it meanwhile
                 self.abort(error)
+                self._give_up_gathers()
+
+    def _give_up_gathers(self) -> None:
+        """Tells the waiting of exchanges that a rank that is gone can no longer join. An elastic job regroups instead."""
+        gone = (self._left | self.lost) & set(self.members)
+        for name, values in list(self._gathers.items()):
+            missing = gone - values.keys()
+            if missing and not self.open:
+                del self._gathers[name]
+                self.broadcast({"t": "gathered", "name": name, "gone": min(missing)})
 
     def _dispatch(self, rank: int, message: Message, blob: bytes) -> None:
         kind = message.get("t")
@@ -176,12 +186,16 @@ class Hub:
                 if set(self.members) <= self._gathers[name].keys():
                     values = self._gathers.pop(name)
                     self.broadcast({"t": "gathered", "name": name, "values": [values[r] for r in self.members]})
+                else:
+                    self._give_up_gathers()
         elif kind == "abort":
             self.abort(from_wire(message["error"]))
         elif kind == "leave":
             with self._gone:
                 self._left.add(rank)
                 self._gone.notify_all()
+            with self._telling:
+                self._give_up_gathers()
         elif self._handle:
             self._handle(rank, message, blob)
 
@@ -214,7 +228,7 @@ class Spoke:
         self._lock = threading.Lock()
         self._changed = threading.Condition()
         self.here = ""  # set: that address, though the socket has another
-        self._gathered: dict[str, list[Any]] = {}
+        self._gathered: dict[str, Message] = {}
         self._aborted: CclError | None = None
         self._turn: int | None = None
         self._closed = self.lost = False
@@ -253,7 +267,7 @@ class Spoke:
         `despite_abort`: an abort does not end it, for the exchanges that come after one. `turn`: the epoch it belongs to; it
         ends in AbortedError when a later one has begun.
 
-        Raises OpTimeout if not all did in time, or the error that ended the job meanwhile.
+        Raises OpTimeout if not all did in time, PeerLostError at once if one is gone, or the error that ended the job meanwhile.
         """
         self.send({"t": "gather", "name": name, "value": value})
 
@@ -265,12 +279,15 @@ class Spoke:
                 lambda: name in self._gathered or (self._aborted and not despite_abort) or self.lost or stale(),
                 timeout_s,
             )
-            if name in self._gathered:
-                return self._gathered.pop(name)
+            told = self._gathered.pop(name, None)
+            if told and "values" in told:
+                return list(told["values"])
             if stale():
                 raise AbortedError(f"epoch {self._turn} began while ranks exchanged {name!r}.")
             if self._aborted and not despite_abort:
                 raise self._aborted
+        if told:
+            raise PeerLostError(f"rank {told['gone']} left or died; ranks exchanged {name!r}.", rank=told["gone"])
         if done:
             raise PeerLostError(f"the hub of this job is gone while ranks exchanged {name!r}.")
         raise OpTimeout(
@@ -305,7 +322,7 @@ class Spoke:
                 break
             if message.get("t") == "gathered":
                 with self._changed:
-                    self._gathered[message["name"]] = message["values"]
+                    self._gathered[message["name"]] = message
                     self._changed.notify_all()
             elif message.get("t") == "abort":
                 error = from_wire(message["error"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -49,7 +50,7 @@ def launch(body: str, style: str = "ccl", n: int = N, **extra: str) -> list[tupl
         }[style] | extra
         processes.append(
             subprocess.Popen(
-                [sys.executable, "-c", program],
+                [sys.executable, "-X", "faulthandler", "-c", program],
                 env=env,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -59,7 +60,11 @@ def launch(body: str, style: str = "ccl", n: int = N, **extra: str) -> list[tupl
     deadline = time.monotonic() + 60
     results = []
     for process in processes:
-        output, _ = process.communicate(timeout=max(deadline - time.monotonic(), 1))
+        try:
+            output, _ = process.communicate(timeout=max(deadline - time.monotonic(), 1))
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGABRT)  # with faulthandler: where each of its threads is
+            output = "still ran after a minute\n" + process.communicate()[0]
         results.append((process.returncode, output))
     return results
 
@@ -164,6 +169,24 @@ def test_reset_makes_it_work_again():
     """)
     for status, output in results:
         assert status == 0 and "fine" in output, output
+
+
+@pytest.mark.parametrize("end", ["os._exit(0)", "comm.close(); sys.exit(0)"])
+def test_reset_ends_at_once_when_a_rank_died_or_left(end: str):
+    results = launch(f"""
+        comm = ccl.init(timeout="1s")
+        try:
+            comm.all_reduce(np.ones(100 + comm.rank, np.float32))
+        except ccl.CclError:
+            if comm.rank == 2: {end}
+            begin = time.monotonic()
+            try:
+                comm.reset()
+            except ccl.PeerLostError as error:
+                print(error.rank, "left" if time.monotonic() - begin < 20 else "late")
+    """)
+    for _, output in results[:2]:
+        assert "2 left" in output, output
 
 
 def test_rank_that_never_starts_is_an_error_within_the_deadline():
