@@ -309,13 +309,15 @@ def test_a_fault_that_cannot_be_done_says_why_and_a_busy_kernel_is_said(page, wo
 
 
 def test_a_lost_message_about_faults_is_asked_for_again_and_a_reload_brings_them_back(page, world, panel) -> None:
-    lost = []
+    lost: list[int] = []  # how much was heard when each vanished
 
     def lose(message: dict[str, Any]) -> bool:  # all of them until the page asks, for news of the same fault follows anyway
-        told = message["type"] == "faults" and bool(message["faults"]["active"])
-        gone = told and not any(content["type"] == "ask_faults" for content in host.heard)
-        lost.extend([message] * gone)
-        return gone
+        if message["type"] != "faults" or not message["faults"]["active"]:
+            return False
+        if lost and any(content["type"] == "ask_faults" for content in host.heard[lost[0] :]):
+            return False
+        lost.append(len(host.heard))
+        return True
 
     host = Host(page, panel, lose=lose)
     alive(host)
