@@ -11,7 +11,7 @@ Common arguments: `comm` the Communicator of the group; `options` schedule, slic
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ShapeError
 from .attention import attention_all_to_all, attention_projection, heads_all_to_all
@@ -19,6 +19,9 @@ from .functions import all_gather_matmul, matmul_reduce_scatter
 from .rows import split_rows
 from .sharded import sharded_linear
 from .torch_needed import array_over, torch
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Tensor = torch.Tensor
 nn = torch.nn
@@ -62,36 +65,44 @@ class SequenceParallel(nn.Module):
         return torch.func.functional_call(self.module, dict(zip(names, whole, strict=True)), (x, *rest))
 
 
-class ColumnParallelLinear(nn.Module):
-    """Gathers sequence shards and multiplies them with this rank's columns: [S/R, B, in] to [S, B, out/R].
-
-    weight: [out/R, in], bias: [out/R]; out_features are split as evenly as it goes.
-    """
+class _ParallelLinear(nn.Module):
+    """A linear layer of which each rank keeps a part (`_keep`)."""
 
     def __init__(
         self, comm: Any, in_features: int, out_features: int, bias: bool = True, *, sequence_dim: int = 0, dtype: Any = None,
-        save_gathered: bool = False, **options: Any,
+        **options: Any,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.comm, self.sequence_dim, self.options = comm, sequence_dim, {**options, "save_gathered": save_gathered}
-        self.in_features, self.out_features = in_features, out_features
-        whole = nn.Linear(in_features, out_features, bias=bias, dtype=dtype)
-        self._take(whole)
+        self._take(nn.Linear(in_features, out_features, bias=bias, dtype=dtype), comm, sequence_dim, options)
 
     @classmethod
-    def of(cls, linear: nn.Linear, comm: Any, **options: Any) -> ColumnParallelLinear:
+    def of(cls, linear: nn.Linear, comm: Any, *, sequence_dim: int = 0, **options: Any) -> Self:
         """This rank's part of `linear`, which is the same on all ranks."""
         made = cls.__new__(cls)
         nn.Module.__init__(made)
-        made.comm, made.sequence_dim, made.options = comm, options.pop("sequence_dim", 0), options
-        made.in_features, made.out_features = linear.in_features, linear.out_features
-        made._take(linear)
+        made._take(linear, comm, sequence_dim, options)
         return made
 
-    def _take(self, linear: nn.Linear) -> None:
-        lo, hi = _share(self.comm, linear.out_features, "out_features")
-        self.weight = nn.Parameter(linear.weight.detach()[lo:hi].clone())
-        self.bias = None if linear.bias is None else nn.Parameter(linear.bias.detach()[lo:hi].clone())
+    def _take(self, linear: nn.Linear, comm: Any, sequence_dim: int, options: dict[str, Any]) -> None:
+        self.comm, self.sequence_dim, self.options = comm, sequence_dim, options
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        weight, bias = self._keep(linear.weight.detach(), None if linear.bias is None else linear.bias.detach())
+        self.weight, self.bias = nn.Parameter(weight.clone()), None if bias is None else nn.Parameter(bias.clone())
+
+    def _keep(self, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        raise NotImplementedError
+
+
+class ColumnParallelLinear(_ParallelLinear):
+    """Gathers sequence shards and multiplies them with this rank's columns: [S/R, B, in] to [S, B, out/R].
+
+    weight: [out/R, in], bias: [out/R]; out_features are split as evenly as it goes. Option save_gathered: keeps the gathered rows for
+    backward, which otherwise gathers them again.
+    """
+
+    def _keep(self, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        lo, hi = _share(self.comm, self.out_features, "out_features")
+        return weight[lo:hi], None if bias is None else bias[lo:hi]
 
     def forward(self, x: Tensor, rows: Sequence[int] | None = None) -> Tensor:
         x = _first(x, self.sequence_dim)
@@ -99,35 +110,15 @@ class ColumnParallelLinear(nn.Module):
         return _first(y, self.sequence_dim)
 
 
-class RowParallelLinear(nn.Module):
+class RowParallelLinear(_ParallelLinear):
     """Multiplies this rank's columns of the input and scatters the sum over the sequence: [S, B, in/R] to [S/R, B, out].
 
     weight: [out, in/R]; bias: [out], whole on every rank, added to its own positions.
     """
 
-    def __init__(
-        self, comm: Any, in_features: int, out_features: int, bias: bool = True, *, sequence_dim: int = 0, dtype: Any = None,
-        **options: Any,
-    ) -> None:  # fmt: skip
-        super().__init__()
-        self.comm, self.sequence_dim, self.options = comm, sequence_dim, options
-        self.in_features, self.out_features = in_features, out_features
-        self._take(nn.Linear(in_features, out_features, bias=bias, dtype=dtype))
-
-    @classmethod
-    def of(cls, linear: nn.Linear, comm: Any, **options: Any) -> RowParallelLinear:
-        """This rank's part of `linear`, which is the same on all ranks."""
-        made = cls.__new__(cls)
-        nn.Module.__init__(made)
-        made.comm, made.sequence_dim, made.options = comm, options.pop("sequence_dim", 0), options
-        made.in_features, made.out_features = linear.in_features, linear.out_features
-        made._take(linear)
-        return made
-
-    def _take(self, linear: nn.Linear) -> None:
-        lo, hi = _share(self.comm, linear.in_features, "in_features")
-        self.weight = nn.Parameter(linear.weight.detach()[:, lo:hi].clone())
-        self.bias = None if linear.bias is None else nn.Parameter(linear.bias.detach().clone())
+    def _keep(self, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        lo, hi = _share(self.comm, self.in_features, "in_features")
+        return weight[:, lo:hi], bias
 
     def forward(self, x: Tensor, rows: Sequence[int] | None = None) -> Tensor:
         x = _first(x, self.sequence_dim)
@@ -154,41 +145,64 @@ class MLP(nn.Module):
         return self.down(self.activation(self.up(x, rows)), rows)
 
 
-class Attention(nn.Module):
-    """Self-attention with its heads spread over ranks: [S/R, B, D] to [S/R, B, D].
-
-    Gathers the sequence under the projection to q, k, v, then computes query slices whose projected results leave for their owners
-    while the next is computed. Made of a torch.nn.MultiheadAttention by `of`. heads: a multiple of the ranks.
-    """
+class _HeadsOverRanks(nn.Module):
+    """Self-attention whose heads are spread over ranks; what each keeps of the parameters is `_keep`."""
 
     def __init__(
         self, comm: Any, features: int, heads: int, *, bias: bool = True, causal: bool = False, sequence_dim: int = 0,
         dtype: Any = None, **options: Any,
     ) -> None:  # fmt: skip
         super().__init__()
-        whole = nn.MultiheadAttention(features, heads, bias=bias, dtype=dtype)
-        self._take(whole, comm, causal, sequence_dim, options)
+        self._take(nn.MultiheadAttention(features, heads, bias=bias, dtype=dtype), comm, causal, sequence_dim, options)
 
     @classmethod
-    def of(cls, whole: nn.MultiheadAttention, comm: Any, *, causal: bool = False, **options: Any) -> Attention:
-        """This rank's heads of `whole`, which is the same on all ranks and has one size of q, k and v."""
+    def of(cls, whole: nn.MultiheadAttention, comm: Any, *, causal: bool = False, **options: Any) -> Self:
+        """What this rank has of `whole`, which is the same on all ranks and has one size of q, k and v."""
         made = cls.__new__(cls)
         nn.Module.__init__(made)
         made._take(whole, comm, causal, options.pop("sequence_dim", int(whole.batch_first)), options)
         return made
 
     def _take(self, whole: nn.MultiheadAttention, comm: Any, causal: bool, sequence_dim: int, options: dict[str, Any]) -> None:
-        _check_attention(whole, comm, "Attention")
+        if whole.num_heads % comm.size or whole.in_proj_weight is None or whole.bias_k is not None or whole.add_zero_attn:
+            raise ShapeError(
+                f"{type(self).__name__} of {whole.num_heads} heads on {comm.size} ranks: expected a multiple of the ranks, one size of "
+                "q, k and v, and neither add_bias_kv nor add_zero_attn."
+            )
         self.comm, self.causal, self.sequence_dim, self.options = comm, causal, sequence_dim, options
         self.head_size, self.heads = whole.head_dim, whole.num_heads // comm.size
-        mine = slice(comm.rank * self.heads * self.head_size, (comm.rank + 1) * self.heads * self.head_size)
-        q, k, v = (part[mine] for part in whole.in_proj_weight.detach().chunk(3))
-        self.in_weight = nn.Parameter(torch.cat([q, k, v]))
+        self.in_weight = nn.Parameter(self._keep(whole.in_proj_weight.detach()).clone())
+        self.out_weight = nn.Parameter(self._keep_columns(whole.out_proj.weight.detach()).clone())
         self.in_bias = self.out_bias = None
         if whole.in_proj_bias is not None:
-            self.in_bias = nn.Parameter(torch.cat([part[mine] for part in whole.in_proj_bias.detach().chunk(3)]))
+            self.in_bias = nn.Parameter(self._keep(whole.in_proj_bias.detach()).clone())
             self.out_bias = nn.Parameter(whole.out_proj.bias.detach().clone())
-        self.out_weight = nn.Parameter(whole.out_proj.weight.detach()[:, mine].clone())
+
+    def _keep(self, in_projection: Tensor) -> Tensor:
+        """Of the parameters that make q, k and v, one below the other."""
+        return in_projection
+
+    def _keep_columns(self, out_projection: Tensor) -> Tensor:
+        return out_projection
+
+
+class Attention(_HeadsOverRanks):
+    """Self-attention with its heads spread over ranks: [S/R, B, D] to [S/R, B, D].
+
+    Gathers the sequence under the projection to q, k, v, then computes query slices whose projected results leave for their owners
+    while the next is computed. Made of a torch.nn.MultiheadAttention by `of`. heads: a multiple of the ranks.
+    """
+
+    @property
+    def _mine(self) -> slice:
+        width = self.heads * self.head_size
+        return slice(self.comm.rank * width, (self.comm.rank + 1) * width)
+
+    def _keep(self, in_projection: Tensor) -> Tensor:
+        return torch.cat([part[self._mine] for part in in_projection.chunk(3)])
+
+    def _keep_columns(self, out_projection: Tensor) -> Tensor:
+        return out_projection[:, self._mine]
 
     def forward(self, x: Tensor, rows: Sequence[int] | None = None) -> Tensor:
         x = _first(x, self.sequence_dim)
@@ -202,38 +216,12 @@ class Attention(nn.Module):
         return _first(y, self.sequence_dim)
 
 
-class UlyssesAttention(nn.Module):
+class UlyssesAttention(_HeadsOverRanks):
     """Self-attention of sequence parallelism (DeepSpeed Ulysses): [S/R, B, D] to [S/R, B, D], weights whole on every rank.
 
     The projection to q, k, v leaves for the ranks of its heads as it is computed; each query slice's result goes back to the owner of its
     positions while the next is computed; the output projection is local. heads: a multiple of the ranks.
     """
-
-    def __init__(
-        self, comm: Any, features: int, heads: int, *, bias: bool = True, causal: bool = False, sequence_dim: int = 0,
-        dtype: Any = None, **options: Any,
-    ) -> None:  # fmt: skip
-        super().__init__()
-        self._take(nn.MultiheadAttention(features, heads, bias=bias, dtype=dtype), comm, causal, sequence_dim, options)
-
-    @classmethod
-    def of(cls, whole: nn.MultiheadAttention, comm: Any, *, causal: bool = False, **options: Any) -> UlyssesAttention:
-        """The same attention as `whole`, which is the same on all ranks."""
-        made = cls.__new__(cls)
-        nn.Module.__init__(made)
-        made._take(whole, comm, causal, options.pop("sequence_dim", int(whole.batch_first)), options)
-        return made
-
-    def _take(self, whole: nn.MultiheadAttention, comm: Any, causal: bool, sequence_dim: int, options: dict[str, Any]) -> None:
-        _check_attention(whole, comm, "UlyssesAttention")
-        self.comm, self.causal, self.sequence_dim, self.options = comm, causal, sequence_dim, options
-        self.head_size, self.heads = whole.head_dim, whole.num_heads // comm.size
-        self.in_weight = nn.Parameter(whole.in_proj_weight.detach().clone())
-        self.out_weight = nn.Parameter(whole.out_proj.weight.detach().clone())
-        self.in_bias = self.out_bias = None
-        if whole.in_proj_bias is not None:
-            self.in_bias = nn.Parameter(whole.in_proj_bias.detach().clone())
-            self.out_bias = nn.Parameter(whole.out_proj.bias.detach().clone())
 
     def _by_rank(self, parameter: Tensor) -> Tensor:
         """[3, ranks, heads, …] as [ranks, 3, heads, …]: the columns that go to one rank are neighbours."""
@@ -316,14 +304,6 @@ def _share(comm: Any, total: int, what: str) -> tuple[int, int]:
     rows = split_rows(None, total, comm.size, what)
     lo = sum(rows[: comm.rank])
     return lo, lo + rows[comm.rank]
-
-
-def _check_attention(whole: nn.MultiheadAttention, comm: Any, what: str) -> None:
-    if whole.num_heads % comm.size or whole.in_proj_weight is None or whole.bias_k is not None or whole.add_zero_attn:
-        raise ShapeError(
-            f"{what} of {whole.num_heads} heads on {comm.size} ranks: expected a multiple of the ranks, one size of q, k and v, and "
-            "neither add_bias_kv nor add_zero_attn."
-        )
 
 
 __all__ = [
