@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import UsageError
 from ..trace import SpanKind, Trace, Track
 from ..units import format_time
-from .model import Verdict, _Text
+from .model import Told, Verdict
 
 TASK = """\
 Write a function that names the late rank of a job: the one the others wait for. It gets a Trace; the spans of
@@ -58,24 +57,10 @@ def job(seed: int, n_ranks: int = 6, n_collectives: int = 12) -> tuple[Trace, in
 
 
 @dataclass(frozen=True)
-class TracePuzzle:
+class TracePuzzle(Told):
     """A question to a trace, answered by a function."""
 
-    name: str
-    task: str
-    picture: str
-    hints: tuple[str, ...]
     seeds: tuple[int, ...] = (1, 2, 3, 4, 5)
-
-    def show(self) -> _Text:
-        """The task and its picture."""
-        return _Text(f"{self.task}\n\n{self.picture}")
-
-    def hint(self, number: int = 1) -> _Text:
-        """Hint `number`, from 1."""
-        if not 1 <= number <= len(self.hints):
-            raise UsageError(f"hint {number} of {self.name}: there are {len(self.hints)}, from 1.")
-        return _Text(f"hint {number} of {len(self.hints)}: {self.hints[number - 1]}")
 
     def check(self, answer: Callable[[Trace], Any]) -> Verdict:
         """Asks the function about several jobs."""

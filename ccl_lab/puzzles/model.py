@@ -49,20 +49,13 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Puzzle:
-    """A collective to write with a Builder.
-
-    `task`: what to do; `picture`: drawn in text; `hints`: from gentle to nearly the answer; `rule(schedule)`: what the answer
-    must obey beyond being right, as a sentence where it does not, else None.
-    """
+class Told:
+    """A task with hints. `task`: what to do; `picture`: drawn in text; `hints`: from gentle to nearly the answer."""
 
     name: str
-    collective: str
     task: str
     picture: str
     hints: tuple[str, ...]
-    rule: Callable[[Schedule], str | None]
-    sizes: tuple[int, ...] = (2, 3, 4, 5, 8)
 
     def show(self) -> _Text:
         """The task and its picture."""
@@ -73,6 +66,16 @@ class Puzzle:
         if not 1 <= number <= len(self.hints):
             raise UsageError(f"hint {number} of {self.name}: there are {len(self.hints)}, from 1.")
         return _Text(f"hint {number} of {len(self.hints)}: {self.hints[number - 1]}")
+
+
+@dataclass(frozen=True)
+class Puzzle(Told):
+    """A collective to write with a Builder. `rule(schedule)`: what the answer must obey beyond being right, as a sentence where it
+    does not, else None."""
+
+    collective: str
+    rule: Callable[[Schedule], str | None]
+    sizes: tuple[int, ...] = (2, 3, 4, 5, 8)
 
     def check(self, answer: Answer) -> Verdict:
         """Builds the answer for several numbers of ranks, proves each, and compares its results with numpy."""

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import CclError, UsageError
+from ..errors import CclError
 from ..ir import Builder, Schedule
 from ..overlap import durations
 from ..simulator import simulate
 from ..topo import INSTANT, Topology
 from ..verifier import verify
-from .model import Verdict, _Text
+from .model import Told, Verdict
 
 Order = Callable[[np.ndarray, int, int], Any]
 COMPUTE, COMM = 0, 1
@@ -46,21 +46,10 @@ HINTS = (
 
 
 @dataclass(frozen=True)
-class OrderPuzzle:
+class OrderPuzzle(Told):
     """An order to find."""
 
-    name: str
     sizes: tuple[int, ...] = (2, 3, 4, 5, 8)
-
-    def show(self) -> _Text:
-        """The task and its picture."""
-        return _Text(f"{TASK}\n\n{PICTURE}")
-
-    def hint(self, number: int = 1) -> _Text:
-        """Hint `number`, from 1."""
-        if not 1 <= number <= len(HINTS):
-            raise UsageError(f"hint {number} of {self.name}: there are {len(HINTS)}, from 1.")
-        return _Text(f"hint {number} of {len(HINTS)}: {HINTS[number - 1]}")
 
     def check(self, order: Order) -> Verdict:
         """Builds the schedule of this order for several numbers of ranks, proves it and simulates it."""
@@ -130,4 +119,4 @@ def exposed_ps(schedule: Schedule) -> int:
     return int(trace.meta["time_ps"]) - n * C_PS
 
 
-no_tail = OrderPuzzle("no_tail")
+no_tail = OrderPuzzle("no_tail", TASK, PICTURE, HINTS)

@@ -46,4 +46,4 @@ def obeys(schedule: Schedule) -> str | None:
     return None
 
 
-ring_all_gather = Puzzle("ring_all_gather", "all_gather", TASK, PICTURE, HINTS, obeys)
+ring_all_gather = Puzzle("ring_all_gather", TASK, PICTURE, HINTS, "all_gather", obeys)
