@@ -209,8 +209,7 @@ def test_a_lost_rank_moves_the_root(world):
 
 
 def test_runs_in_the_queue_are_fitted_too(world):
-    runs = [world.start(ccl.plan("all_reduce", world.topology, "4MiB")) for _ in range(3)]
-    time.sleep(0.1)
+    runs = [started(world, "all_reduce", "32MiB"), *(world.start(ccl.plan("all_reduce", world.topology, "4MiB")) for _ in range(2))]
     kill(world, 2)
     for run in runs:
         run.wait(60)
