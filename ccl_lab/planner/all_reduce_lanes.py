@@ -22,9 +22,9 @@ from .lane_meeting import Meeting, rounds
 from .lane_teams import Frame, Ring, Role
 from .problem import Problem
 
-MOST_WAVES = 64
+MOST_WAVES = 128
 # What the simulator, whose links serve in a fixed order, adds to the estimate where outsiders add, or levels share lanes.
-SLACK_THROUGH, SLACK_LEVELS = 1.8, 1.25
+SLACK_THROUGH, SLACK_LEVELS = 1.2, 1.65
 MOST_ROWS = 2_000_000  # ops of a plan, about
 PARTS_PER_CHUNK = 4  # so that chunks of a region differ by a quarter at most, and by nothing where slices are equal
 
@@ -135,12 +135,16 @@ def depth_of(problem: Problem, shares: Shares, most_waves: int = MOST_WAVES) -> 
     members = max([len(level.members) for level in shares.levels], default=1)
     waves, pieces = 1, 1
     if shares.levels:
-        finer = 2 if shares.tight else 1
+        finer = 4 if shares.tight else 1
         waves = _power_of_two(finer * np.sqrt(problem.nbytes * found.meeting / (members * (hop / 4 + CHUNK_SECONDS))), most_waves)
         while waves > 1 and len(shares.levels) * waves * members * topology.n_nodes * lane * 16 > MOST_ROWS:
             waves //= 2
-        chunk = problem.nbytes * sum(level.share for level in shares.levels) / lane / waves / members
-        pieces = 2 if chunk / at.one_nic > 2 * hop else 1
+        share = problem.nbytes * sum(level.share for level in shares.levels) / lane / members
+        # A chunk in two pieces hides the way of one behind the other; where both ends are tight, so that nothing else hides it,
+        # there are no more units than leave room for two.
+        while shares.tight and waves > 1 and share / waves / at.one_nic <= 2 * hop:
+            waves //= 2
+        pieces = 2 if share / waves / at.one_nic > 2 * hop else 1
     chunk = problem.nbytes * shares.ring / topology.n_nodes / lane
     depth = _power_of_two(np.sqrt((at.add(chunk) + chunk / at.one_nic / 4) / CHUNK_SECONDS), 4)
     passes = 1

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 from ..ir import Builder
 from . import formulas_degraded
-from .all_reduce_lanes import Level, Shares
+from .all_reduce_lanes import Level, Shares, estimate
 from .all_reduce_resilient import Split, build, cost_of, straggler
 from .cost import Cost
 from .degraded import remaining
 from .problem import Problem
 
-# Of the y of the formula, so that the lanes of the healthy have time to spare: on real links stages do not fit without a gap.
-KEPT = 0.9
+# Of the y of the formula: the less, the more time the lanes of the healthy have to spare for the latency of their stages. The
+# estimate says which.
+KEPT = (1.0, 0.975, 0.95, 0.925, 0.9, 0.85)
 
 
 def split_optcc(problem: Problem) -> Split:
@@ -32,13 +33,18 @@ def split_optcc(problem: Problem) -> Split:
 
 
 def split_mix(problem: Problem) -> Split:
-    """y a little below that of the formula."""
+    """y at, or a little below, that of the formula."""
     members, hurt, why = straggler(problem)
     if why:
         return Split(None, f"mix falls back to balance: {why}")
     n, x = len(members) + 1, float(1 - remaining(problem.topology)[hurt])
-    y = KEPT * formulas_degraded.y_mix(n, x)
-    return Split(Shares(1 - y, (Level(members, (hurt,), y),), tight=True),
+
+    def shares(y: float) -> Shares:
+        return Shares(1 - y, (Level(members, (hurt,), y),), tight=True)
+
+    most = formulas_degraded.y_mix(n, x)
+    y = min((kept * most for kept in KEPT), key=lambda y: estimate(problem, shares(y)).seconds)
+    return Split(shares(y),
                  f"mix: y = {y:.4g}, T/T0 = {formulas_degraded.mix(n, x, y):.3f}, fluid; bound {formulas_degraded.bound(n, x):.3f}")
 
 

@@ -5,12 +5,16 @@ Is: the specification (below) of what time means, and the columns that go to and
 Invariants: the order of service does not depend on any rate or delay, so no op gets earlier when a link gets slower or a rank
 later; no transfer is faster than its slowest link; the core and the oracle of the tests agree to the picosecond.
 
-**Order.** Channels of a rank are independent streams; an op follows the one before it in its channel (op_id order). The raises
-of a counter (destination, source, sig_channel) are numbered by (level, op_id), and a wait for value v follows the v-th of them
-(v <= 0: none). level(op) is the longest path of these dependencies, where puts to others and signals in a row, at which the
-channel goes on at once, count as one. Levels are found one after the other, each from what the earlier ones raised; an op that
-is never reached is a deadlock. The transfers and memory operations of a level take turns: in op_id order, each gets the first
-turn, 0, 1, 2, …, that none of its links has given to another of this level. Static order is (level, turn, op_id).
+**Order.** Channels of a rank are independent streams; an op follows the one before it in its channel (op_id order). The order is
+that of nominal time, in which a transfer takes one tick a byte on the NICs of its path, in what order they come there, and all else
+takes none. What begins at a tick begins in batches: all that can begin, then all that can begin after that; puts to others and
+signals in a row, at which the channel goes on at once, are of one batch. The transfers and memory operations of a batch take turns:
+in op_id order, each gets the first turn, 0, 1, 2, …, that none of its links has given to another of this batch. Static order is
+(batch, turn, op_id); `level` is the number of the batch. The raises of a counter (destination, source, sig_channel) are numbered by
+(batch, op_id), and a wait for value v follows the v-th of them (v <= 0: none). An op that is never reached is a deadlock.
+
+In nominal time, from tick 0: a channel goes on at the tick of the op before it; after a wait not before the raise is seen, which is when
+the put has left and no earlier than the raise before; after a get when it has arrived; after a flush when the channel's puts have left.
 
 **Links.** A transfer uses two links at once (Topology.path), a local operation one (the rank's memory). A link serves one op at
 a time, in static order, and is busy for ceil(bytes * 10^12 / its rate) ps from the common start (0 at topo.INSTANT), and for `alpha`
@@ -22,7 +26,7 @@ more with each transfer to or from another rank: what it costs beyond its bytes,
     put      start = max(t, ready, free); leaves = start + alpha + bytes / slowest link; arrives = leaves + L. The channel goes on at t.
     put to self   a copy: start = max(t, free); leaves = arrives = end. The channel goes on at the end.
     signal   arrives at t + L (to self: t); occupies no link. A put's signal arrives with the put.
-    counter  rises never before an earlier raise was seen: arrival = max(arrival, arrival of the raise before, by (level, op_id)).
+    counter  rises never before an earlier raise was seen: arrival = max(arrival, arrival of the raise before).
     wait     the channel goes on at max(t, arrival of the v-th signal).
     flush    the channel goes on at max(t, when the puts of this channel before it, to that peer or to all, had left).
     get      start = max(t + L of the request's path rank -> peer, ready, free); arrives as a put; the channel goes on at arrival.
@@ -49,7 +53,7 @@ import numpy.typing as npt
 from .. import _core
 from ..errors import DeadlockError, ScheduleError, ShapeError, UsageError
 from ..ir import Kind, Layout, Schedule
-from ..topo import Topology
+from ..topo import LinkKind, Topology
 from ..trace import SpanKind, Trace, Track
 from ..trace.statistics import bandwidths
 from ..units import Duration, Size, parse_duration
@@ -68,7 +72,7 @@ class Times:
     """Picoseconds of every op, i64[n_ops], and of every rank, i64[n_ranks].
 
     begin_ps: its channel came to it; end_ps: its channel went on; start_ps: the first byte moved; leave_ps: the last byte left;
-    arrive_ps: last byte and signal are visible; level: i32, depth in the dependencies; finish_ps: a rank's end; links: i32[n_ops, 2];
+    arrive_ps: last byte and signal are visible; level: i32, number of the batch; finish_ps: a rank's end; links: i32[n_ops, 2];
     nbytes: bytes each op moves.
     """
 
@@ -173,7 +177,8 @@ def _core_times(schedule: Schedule, topology: Topology, layout: Layout, late_ps:
         nbytes * np.maximum(np.where(ops.kind == Kind.reduce, ops.src_count, 1), 1),
         np.where(held, np.int64(alpha_ps), 0), compute_ps, _ready_ps(schedule, late_ps), request_ps,
         np.ascontiguousarray(path[:, 0]), np.ascontiguousarray(path[:, 1]),
-        links.bytes_per_s, links.latency_ps, late_ps, times, level, finish_ps)  # fmt: skip
+        np.isin(links.kind, (LinkKind.nic_tx, LinkKind.nic_rx)).astype(np.uint8), links.bytes_per_s, links.latency_ps, late_ps,
+        times, level, finish_ps)  # fmt: skip
     if status != _OK:
         _raise(schedule, status, op, detail)
     return Times(*times, level=level, finish_ps=finish_ps, late_ps=late_ps, links=path, nbytes=nbytes)

@@ -19,6 +19,7 @@ struct Case {
   std::vector<std::int32_t> rank, channel, peer, sig_channel, value, link_a, link_b;
   std::vector<std::uint8_t> kind;
   std::vector<std::int64_t> work, hold, compute, ready, request;
+  std::vector<std::uint8_t> ticks{1, 1, 1, 1, 0, 0};
   std::vector<std::int64_t> rate{1'000'000'000, 1'000'000'000, 1'000'000'000, 1'000'000'000, 2'000'000'000, 2'000'000'000};
   std::vector<std::int64_t> latency{600, 400, 600, 400, 0, 0};
   std::vector<std::int64_t> late{0, 0};
@@ -41,7 +42,7 @@ struct Case {
     times.assign(5 * n, -7), level.assign(n, -7), finish.assign(late.size(), -7);
     const auto row = [&](std::size_t i) { return std::span(times).subspan(i * n, n); };
     return sim::simulate_exact({rank, channel, kind, peer, sig_channel, value, work, hold, compute, ready, request, link_a,
-                                link_b, rate, latency, late},
+                                link_b, ticks, rate, latency, late},
                                {row(0), row(1), row(2), row(3), row(4), level, finish});
   }
 

@@ -29,13 +29,12 @@ class Oracle:
         for op in self.ops:
             self.channels[op.rank, op.channel].append(op)
         self.level: dict[int, int] = {}
-        self.find_levels()
+        self.find_order()
         by_level = sorted(self.ops, key=lambda op: (self.level[op.op_id], op.op_id))
         self.raises: dict[Any, list[int]] = defaultdict(list)
         for op in by_level:
             if self.counter_raised(op):
                 self.raises[self.counter_raised(op)].append(op.op_id)
-        self.queues = self.find_queues(by_level)
         self.run()
 
     # order
@@ -48,44 +47,68 @@ class Oracle:
     def goes_on(op: Any) -> bool:
         return op.kind == Kind.signal or (op.kind == Kind.put and op.peer != op.rank)
 
-    def find_levels(self) -> None:
-        position = dict.fromkeys(self.channels, 0)
-        count: dict[Any, int] = defaultdict(int)
-        depth = 0
-        while True:
+    def find_order(self) -> None:
+        """Plays the schedule in nominal time: a byte takes one tick on any NIC, all else none. What can begin at a
+        tick begins in rounds (batches); `queues` are the links' ops in that order."""
+        todo = {key: list(ops) for key, ops in self.channels.items()}
+        can_go_on = dict.fromkeys(todo, 0)  # tick, by channel
+        seen: dict[Any, list[int]] = defaultdict(list)  # ticks of the raises of a counter
+        free: dict[Any, int] = defaultdict(int)
+        left: dict[Any, int] = defaultdict(int)
+        self.queues: dict[Any, list[int]] = defaultdict(list)
+        batch = 0
+        while any(todo.values()):
+            begins = {key: tick for key, ops in todo.items() if ops and (tick := self.tick_of(ops[0], can_go_on[key], seen)) is not None}
+            assert begins, "deadlock"
+            tick = min(begins.values())
             reached = []
-            for key, ops in self.channels.items():
-                rest = ops[position[key] :]
-                if rest and (rest[0].kind != Kind.wait or count[rest[0].rank, rest[0].peer, rest[0].sig_channel] >= rest[0].value):
-                    row = 1
-                    while row < len(rest) and self.goes_on(rest[row - 1]) and self.goes_on(rest[row]):
-                        row += 1
-                    reached += rest[:row]
-                    position[key] += row
-            if not reached:
-                break
+            for key in (key for key, at in begins.items() if at == tick):
+                row = 1
+                while row < len(todo[key]) and self.goes_on(todo[key][row - 1]) and self.goes_on(todo[key][row]):
+                    row += 1
+                reached += [todo[key].pop(0) for _ in range(row)]
+            reached.sort(key=lambda op: op.op_id)
+            leaves = self.take(self.in_turns(reached), tick, free)
             for op in reached:
-                self.level[op.op_id] = depth
-                if self.counter_raised(op):
-                    count[self.counter_raised(op)] += 1
-            depth += 1
-        assert len(self.level) == len(self.ops), "deadlock"
+                self.level[op.op_id] = batch
+                key = op.rank, op.channel
+                if (counter := self.counter_raised(op)) is not None:
+                    seen[counter].append(max([leaves[op.op_id], *seen[counter][-1:]]))
+                if op.kind == Kind.put:
+                    left[key] = max(left[key], leaves[op.op_id])
+                can_go_on[key] = {Kind.get: leaves[op.op_id], Kind.flush: max(tick, left[key])}.get(op.kind, tick)
+            batch += 1
 
-    def find_queues(self, by_level: list[Any]) -> dict[Any, list[int]]:
-        given: set[Any] = set()  # (level, link, turn)
-        places = []
-        for op in by_level:
-            if op.kind in MOVERS:
-                level, links = self.level[op.op_id], self.links(op)
-                turn = 0
-                while any((level, link, turn) in given for link in links):
-                    turn += 1
-                given |= {(level, link, turn) for link in links}
-                places += [(level, turn, op.op_id, link) for link in links]
-        queues: dict[Any, list[int]] = defaultdict(list)
-        for _, _, op_id, link in sorted(places):
-            queues[link].append(op_id)
-        return queues
+    @staticmethod
+    def tick_of(op: Any, can_go_on: int, seen: dict[Any, list[int]]) -> int | None:
+        if op.kind != Kind.wait or op.value <= 0:
+            return can_go_on
+        raised = seen[op.rank, op.peer, op.sig_channel]
+        return max(can_go_on, raised[op.value - 1]) if len(raised) >= op.value else None
+
+    def in_turns(self, batch: list[Any]) -> list[Any]:
+        given: set[Any] = set()  # (link, turn)
+        turns = {}
+        for op in batch:
+            links = self.links(op) if op.kind in MOVERS else []
+            turn = 0
+            while any((link, turn) in given for link in links):
+                turn += 1
+            given |= {(link, turn) for link in links}
+            turns[op.op_id] = turn
+        return sorted(batch, key=lambda op: (turns[op.op_id], op.op_id))
+
+    def take(self, ops: list[Any], tick: int, free: dict[Any, int]) -> dict[int, int]:
+        leaves = {}
+        for op in ops:
+            leaves[op.op_id] = tick
+            links = self.links(op) if op.kind in MOVERS else []
+            for link in links:
+                self.queues[link].append(op.op_id)
+            if op.kind in (Kind.put, Kind.get) and links[0][0].startswith("nic"):
+                leaves[op.op_id] = max([tick, *(free[link] for link in links)]) + self.op_bytes[op.op_id]
+                free.update(dict.fromkeys(links, leaves[op.op_id]))
+        return leaves
 
     # links
 

@@ -67,6 +67,14 @@ def test_resilient_takes_what_its_formula_says(nics: int) -> None:
     assert ratio == pytest.approx(formulas_degraded.resilient(4, x, k=k), rel=0.03)
 
 
+@pytest.mark.parametrize("lost", [1, 2, 3, 4])
+def test_mix_comes_close_to_the_bound_whatever_is_lost(lost: int) -> None:
+    topology = Topology.cluster(4, 1, 8, nic_gbits_per_s=400, local_gbytes_per_s=2000, fabric_gbytes_per_s=2000)
+    topology = topology.without(*[(0, nic) for nic in range(lost)])
+    bound = lower_bound(topology, "all_reduce", "16GiB")
+    assert bound <= seconds("all_reduce", topology, "16GiB", "mix") <= 1.05 * bound
+
+
 def test_mix_comes_close_to_the_bound_for_one_nic_of_eight() -> None:
     topology = hurt(cluster(), 1)
     bound = lower_bound(topology, "all_reduce", "4GiB")

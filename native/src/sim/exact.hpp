@@ -28,7 +28,8 @@ struct ExactInput {
   std::span<const std::int32_t> link_a;        // links of the path; the same twice where one link does it all
   std::span<const std::int32_t> link_b;
 
-  std::span<const std::int64_t> link_bytes_per_s;  // one row per link
+  std::span<const std::uint8_t> link_ticks;        // one row per link: whether a byte takes a tick of nominal time (order.hpp)
+  std::span<const std::int64_t> link_bytes_per_s;
   std::span<const std::int64_t> link_latency_ps;
   std::span<const std::int64_t> late_ps;           // one row per rank: when it enters
 };
@@ -39,7 +40,7 @@ struct ExactOutput {
   std::span<std::int64_t> start_ps;   // the first byte moved
   std::span<std::int64_t> leave_ps;   // the last byte left the source
   std::span<std::int64_t> arrive_ps;  // the last byte, and the signal, are visible
-  std::span<std::int32_t> level;      // longest path of dependencies; -1: never reached
+  std::span<std::int32_t> level;      // number of its batch in the static order; -1: never reached
   std::span<std::int64_t> finish_ps;  // one row per rank
 };
 
@@ -63,7 +64,7 @@ inline constexpr std::int64_t kInstant = std::int64_t{1} << 62;
 // Picoseconds that `nbytes` need at `bytes_per_s` (above 0), rounded up; saturates at 2^62.
 [[nodiscard]] std::int64_t duration_ps(std::int64_t nbytes, std::int64_t bytes_per_s) noexcept;
 
-// Cost: O(ops log width), width = ops of one level. All spans of a row kind have equal length.
+// Cost: O(ops log ops). All spans of a row kind have equal length.
 [[nodiscard]] ExactResult simulate_exact(const ExactInput& in, const ExactOutput& out) noexcept;
 
 }  // namespace ccl_lab::sim
