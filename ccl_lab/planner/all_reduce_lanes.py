@@ -22,7 +22,7 @@ from .lane_meeting import Meeting, rounds
 from .lane_teams import Frame, Ring, Role
 from .problem import Problem
 
-MOST_WAVES = 128
+MOST_WAVES = 64  # twice as many where both ends are tight
 # What the simulator, whose links serve in a fixed order, adds to the estimate where outsiders add, or levels share lanes.
 SLACK_THROUGH, SLACK_LEVELS = 1.2, 1.65
 MOST_ROWS = 2_000_000  # ops of a plan, about
@@ -135,7 +135,7 @@ def depth_of(problem: Problem, shares: Shares, most_waves: int = MOST_WAVES) -> 
     members = max([len(level.members) for level in shares.levels], default=1)
     waves, pieces = 1, 1
     if shares.levels:
-        finer = 4 if shares.tight else 1
+        finer, most_waves = (4, 2 * most_waves) if shares.tight else (1, most_waves)
         waves = _power_of_two(finer * np.sqrt(problem.nbytes * found.meeting / (members * (hop / 4 + CHUNK_SECONDS))), most_waves)
         while waves > 1 and len(shares.levels) * waves * members * topology.n_nodes * lane * 16 > MOST_ROWS:
             waves //= 2
