@@ -69,7 +69,7 @@ inline bool moves(Kind kind) {
   return kind == Kind::put || kind == Kind::get || kind == Kind::copy || kind == Kind::reduce;
 }
 
-// The channel goes on at once: such ops in a row belong to one level.
+// The channel goes on at once: such ops in a row belong to one batch.
 inline bool goes_on(const ExactInput& in, std::size_t op) {
   return kind_of(in, op) == Kind::signal || (kind_of(in, op) == Kind::put && in.peer[op] != in.rank[op]);
 }
@@ -78,7 +78,7 @@ inline bool raises(const ExactInput& in, std::size_t op) {
   return in.sig_channel[op] >= 0 && (kind_of(in, op) == Kind::put || kind_of(in, op) == Kind::signal);
 }
 
-// Deals out turns to the transfers of one level: each gets the first turn that neither of its links has given away yet. In
+// Deals out turns to the transfers of one batch: each gets the first turn that neither of its links has given away yet. In
 // op order alone, transfers that share one link each with the next would all wait in one line.
 class Turns {
  public:
