@@ -23,6 +23,7 @@
 #include "transport/loop/loop.hpp"
 #include "transport/shm/shm.hpp"
 #include "transport/tcp/tcp.hpp"
+#include "transport/virtual/virtual.hpp"
 
 namespace ccl_lab::check {
 
@@ -67,12 +68,7 @@ class Mesh {
   virtual void kill(int rank) = 0;                    // as if its process had ended, in so far as a test can
 
   // Polls everybody; how many things were done.
-  int poll() {
-    int done = 0;
-    for (int r = 0; r < n_; ++r)
-      if (!dead(r)) done += transport(r).poll(now_ns(), completions[index(r)], events[index(r)]);
-    return done;
-  }
+  virtual int poll() { return poll_at(now_ns()); }
   // Polls until `end` holds; false after 20 s.
   bool until(const std::function<bool()>& end) {
     const std::int64_t deadline = now_ns() + 20'000'000'000;
@@ -90,6 +86,13 @@ class Mesh {
   static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
 
  protected:
+  int poll_at(std::int64_t at_ns) {
+    int done = 0;
+    for (int r = 0; r < n_; ++r)
+      if (!dead(r)) done += transport(r).poll(at_ns, completions[index(r)], events[index(r)]);
+    return done;
+  }
+
   int n_;
   int dead_ = -1;
 
@@ -227,6 +230,59 @@ class TcpMesh : public SegmentMesh {
   int n_nics_;
   int n_connections_;
   std::vector<std::unique_ptr<TcpTransport>> transports_;
+};
+
+// Every rank on a node of its own, each pair joined on every NIC; time goes on by a step with every poll.
+class VirtualMesh : public Mesh {
+ public:
+  VirtualMesh(int n, int n_nics, std::uint64_t seed) : Mesh(n), n_nics_(n_nics), network_(options(n, n_nics, seed)), counters_(index(n)) {
+    for (int r = 0; r < n; ++r) {
+      memory_.push_back(std::make_unique<std::byte[]>(kMemory));
+      counters_[index(r)] = std::vector<std::atomic<std::uint64_t>>(index(n * kChannels));
+      transports_.push_back(std::make_unique<VirtualTransport>(network_, r, signals(r)));
+      CHECK_OK(transports_.back()->register_region(1, memory(r), kMemory));
+    }
+    connect_all(0);
+  }
+  VirtualTransport& transport(int rank) override { return *transports_[index(rank)]; }
+  std::byte* memory(int rank) override { return memory_[index(rank)].get(); }
+  SignalTable signals(int rank) override { return SignalTable(counters_[index(rank)].data(), n_, kChannels, kChannels); }
+  bool self_puts() const override { return false; }
+  bool has_nic(int nic) const override { return nic < n_nics_; }
+  int poll() override {
+    network_.advance(network_.now_ns() + kStepNs);
+    return poll_at(network_.now_ns());
+  }
+  void connect_all(std::uint16_t) override {
+    for (int r = 0; r < n_; ++r)
+      for (int p = r + 1; p < n_; ++p)
+        for (int k = 0; k < n_nics_; ++k) {
+          const auto nic = static_cast<std::uint16_t>(k);
+          const std::uint32_t link = network_.dial(r, {p, nic, nic});
+          CHECK_OK(transport(r).attach(link));
+          CHECK_OK(transport(p).attach(link));
+        }
+  }
+  void kill(int rank) override {
+    network_.kill(rank, Told::both);
+    dead_ = rank;
+  }
+
+ private:
+  static constexpr std::int64_t kStepNs = 2'000;
+  static VirtualOptions options(int n, int n_nics, std::uint64_t seed) {
+    VirtualOptions options;
+    for (int r = 0; r < n; ++r) options.node_of.push_back(r);
+    options.n_nics = n_nics;
+    options.seed = seed;
+    return options;
+  }
+
+  int n_nics_;
+  VirtualNetwork network_;
+  std::vector<std::vector<std::atomic<std::uint64_t>>> counters_;
+  std::vector<std::unique_ptr<std::byte[]>> memory_;
+  std::vector<std::unique_ptr<VirtualTransport>> transports_;
 };
 
 inline void fill(std::byte* at, std::uint64_t nbytes, std::uint32_t seed) {

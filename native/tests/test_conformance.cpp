@@ -1,7 +1,7 @@
 // What the contract of transport.hpp promises, checked on every transport.
 //
-// Is: one suite; each CONFORMANCE is run on loop (plain and with seeds that reorder), shm and tcp (one and three NICs, one and
-//     four connections).
+// Is: one suite; each CONFORMANCE is run on loop (plain and with seeds that reorder), shm, tcp (one and three NICs, one and
+//     four connections) and virtual (seeds).
 // Is not: about processes (test_processes) or about what only one transport has (test_tcp, test_segment).
 #include "conformance.hpp"
 
@@ -24,6 +24,8 @@ void on_every_transport(const char* name, int n, void (*run)(Mesh&)) {
   one("tcp, 3 NICs", [&] { return std::make_unique<TcpMesh>(n, 3); });
   one("tcp, 3 NICs of 4 connections, numbers that wrap",
       [&] { return std::make_unique<TcpMesh>(n, 3, 4, TcpOptions{.first_number = ~std::uint32_t{0} - 5}); });
+  for (std::uint64_t seed = 1; seed <= 4; ++seed)
+    one("virtual, 3 NICs", [&] { return std::make_unique<VirtualMesh>(n, 3, seed); });
 }
 
 Put make_put(int peer, const std::byte* source, std::uint64_t nbytes, std::uint64_t offset, int signal, std::uint64_t cookie) {

@@ -83,6 +83,12 @@ bool VirtualTransport::connected(std::int32_t peer) const {
 }
 
 Status VirtualTransport::put(const Put& put) {
+  const std::int32_t signal = put.confirmed ? put.notice.signal : put.signal;
+  if (signal >= signals_.n_channels())
+    return Status(Code::bounds,
+                  "put from rank " + std::to_string(rank_) + " raises signal channel " + std::to_string(signal) + " of rank " +
+                      std::to_string(put.peer) + ", expected less than " + std::to_string(signals_.n_channels()),
+                  put.peer, put.nic, put.tag.op_id);
   const Path path{put.peer, put.nic, put.peer_nic};
   network_.point(VirtualPoint::before_post, rank_, path, put.notice);
   VirtualNetwork::Link* const link = link_of(path);
@@ -189,9 +195,15 @@ int VirtualTransport::poll(std::int64_t, std::vector<Completion>& completions, s
   if (network_.on_point && !done.empty()) network_.on_point(VirtualPoint::completed, rank_, {}, {});
   std::vector<Failure> failures;
   failures.swap(failures_);
-  for (Failure& each : failures) {
-    events.push_back(std::move(each.event));
-    ++did;
+  for (std::size_t i = 0; i < failures.size(); ++i, ++did) {
+    LinkEvent& event = failures[i].event;
+    const auto of_peer = [&](const Failure& other) { return other.event.peer == event.peer; };
+    const auto later = failures.begin() + static_cast<std::ptrdiff_t>(i) + 1;
+    if (event.status.code == Code::link_down && !connected(event.peer) && std::none_of(later, failures.end(), of_peer)) {
+      event.status.code = Code::peer_lost;
+      event.status.message += "; no other connection to rank " + std::to_string(event.peer) + " is left";
+    }
+    events.push_back(event);
   }
   return did;
 }
