@@ -87,8 +87,8 @@ class Hub:
             return False
 
     def broadcast(self, message: Message, blob: bytes = b"") -> None:
-        """Sends to every rank that is there."""
-        for rank in list(self._sockets):
+        """Sends to every rank that is there; to the lowest, in whose process the hub is, last: it may end when it has heard."""
+        for rank in sorted(self._sockets, reverse=True):
             if rank in self.members:
                 self.send(rank, message, blob)
 

@@ -22,7 +22,7 @@ N = 8
 
 @pytest.fixture
 def topology() -> ccl.Topology:
-    """4 nodes x 2 ranks x 2 NICs, so that killing takes hold in the middle of 8 MiB."""
+    """4 nodes x 2 ranks x 2 NICs, so slow that killing takes hold in the middle of a run."""
     return ccl.Topology.cluster(nodes=4, gpus_per_node=2, nics_per_node=2, nic_gbits_per_s=0.4)
 
 
@@ -57,7 +57,7 @@ def check_pattern(run: ccl.Run) -> None:
 
 @pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])
 def test_a_killed_rank_does_not_end_the_run(world, collective):
-    run = started(world, collective, "8MiB")
+    run = started(world, collective, "24MiB")
     begin = time.monotonic()
     kill(world, 3)
     trace = run.wait(60)
@@ -76,7 +76,7 @@ def test_a_killed_rank_does_not_end_the_run(world, collective):
 def test_a_group_leaves_together_and_another_one_joins(topology):
     with ccl.World(topology, elastic=True, groups=4, timeout="30s") as world:
         before = dict(world.status()["pids"])
-        run = started(world, "all_reduce", "8MiB")
+        run = started(world, "all_reduce", "24MiB")
         kill(world, 5)
         run.wait(60)
         assert run.members == (0, 1, 2, 3, 6, 7)
@@ -140,7 +140,7 @@ def test_two_at_once_and_one_more_during_the_agreement(world, monkeypatch):
         made(self)
 
     monkeypatch.setattr(ElasticRanks, "_make_epoch", and_a_death)
-    run = started(world, "all_reduce", "8MiB")
+    run = started(world, "all_reduce", "24MiB")
     kill(world, 1, 2)
     run.wait(60)
     if 6 in run.members:  # it took part in the epoch before its death was noticed: then the next run meets it
@@ -179,7 +179,7 @@ def test_a_death_while_one_joins(world, monkeypatch, victim):
 def test_a_stopped_rank_is_lost_after_its_patience_and_stays_lost(topology):
     with ccl.World(topology, elastic=True, timeout="3s", patience="1500ms") as world:
         pid = world.status()["pids"][5]
-        run = started(world, "all_reduce", "4MiB")
+        run = started(world, "all_reduce", "16MiB")
         kill(world, 5, how=signal.SIGSTOP)
         run.wait(60)
         assert run.members == (0, 1, 2, 3, 4, 6, 7)
@@ -190,7 +190,7 @@ def test_a_stopped_rank_is_lost_after_its_patience_and_stays_lost(topology):
 
 
 def test_a_run_whose_root_is_lost_fails_and_the_next_one_works(world):
-    run = started(world, "broadcast", "8MiB", root=3)
+    run = started(world, "broadcast", "24MiB", root=3)
     kill(world, 3)
     with pytest.raises(PeerLostError, match="member 3, the root of broadcast, is lost"):
         run.wait(60)
@@ -200,7 +200,7 @@ def test_a_run_whose_root_is_lost_fails_and_the_next_one_works(world):
 
 
 def test_a_lost_rank_moves_the_root(world):
-    run = started(world, "broadcast", "8MiB", root=7)
+    run = started(world, "broadcast", "24MiB", root=7)
     kill(world, 3)
     run.wait(60)
     assert run.members == (0, 1, 2, 4, 5, 6, 7) and run.schedule.root == 6
@@ -225,14 +225,14 @@ def test_what_fails_without_a_loss_fails_as_ever(topology):
         run = world.start(ccl.plan("all_reduce", world.topology, "64KiB"), timeout="20s")
         run.wait(60)
         check_pattern(run)
-        run = started(world, "all_reduce", "8MiB")
+        run = started(world, "all_reduce", "24MiB")
         run.cancel("enough")
         with pytest.raises(ccl.AbortedError, match="enough"):
             run.wait(20)
 
 
 def test_everybody_lost_is_said(world):
-    run = started(world, "all_reduce", "8MiB")
+    run = started(world, "all_reduce", "24MiB")
     kill(world, *range(N))
     with pytest.raises(PeerLostError, match="killed by SIGKILL|no member is left"):
         run.wait(60)
@@ -241,7 +241,7 @@ def test_everybody_lost_is_said(world):
 def test_nothing_is_left_behind(topology):
     before = leftovers()
     world = ccl.World(topology, elastic=True)
-    run = started(world, "all_reduce", "4MiB")
+    run = started(world, "all_reduce", "16MiB")
     kill(world, 1, 2)
     run.wait(60)
     world.grow(2)
