@@ -285,6 +285,17 @@ class VirtualMesh : public Mesh {
   std::vector<std::unique_ptr<VirtualTransport>> transports_;
 };
 
+// A put to the beginning of the peer's memory.
+inline Put put_to(int peer, const std::byte* source, std::uint64_t nbytes, int nic = 0) {
+  Put put;
+  put.peer = peer;
+  put.nic = put.peer_nic = static_cast<std::uint16_t>(nic);
+  put.source = source;
+  put.nbytes = nbytes;
+  put.destination = {1, 0};
+  return put;
+}
+
 inline void fill(std::byte* at, std::uint64_t nbytes, std::uint32_t seed) {
   std::mt19937 random(seed);
   for (std::uint64_t i = 0; i < nbytes; ++i) at[i] = static_cast<std::byte>(random());

@@ -10,12 +10,7 @@ namespace ccl_lab::check {
 inline constexpr std::uint64_t kRate = 125'000'000;  // 1 Gb/s
 
 inline Put make_put(int peer, const std::byte* source, std::uint64_t nbytes, int signal, int nic = 0) {
-  Put put;
-  put.peer = peer;
-  put.nic = put.peer_nic = static_cast<std::uint16_t>(nic);
-  put.source = source;
-  put.nbytes = nbytes;
-  put.destination = {1, 0};
+  Put put = put_to(peer, source, nbytes, nic);
   put.signal = signal;
   put.tag = {3, 11, 0};
   return put;

@@ -29,11 +29,8 @@ void on_every_transport(const char* name, int n, void (*run)(Mesh&)) {
 }
 
 Put make_put(int peer, const std::byte* source, std::uint64_t nbytes, std::uint64_t offset, int signal, std::uint64_t cookie) {
-  Put put;
-  put.peer = peer;
-  put.source = source;
-  put.nbytes = nbytes;
-  put.destination = {1, offset};
+  Put put = put_to(peer, source, nbytes);
+  put.destination.offset = offset;
   put.signal = signal;
   put.cookie = cookie;
   put.tag = {7, static_cast<std::int32_t>(cookie), 0};

@@ -37,12 +37,7 @@ struct Ranks : TcpMesh {
 };
 
 Put make_put(int peer, const std::byte* source, std::uint64_t nbytes, int nic = 0, std::uint64_t cookie = 0) {
-  Put put;
-  put.peer = peer;
-  put.nic = put.peer_nic = static_cast<std::uint16_t>(nic);
-  put.source = source;
-  put.nbytes = nbytes;
-  put.destination = {1, 0};
+  Put put = put_to(peer, source, nbytes, nic);
   put.cookie = cookie;
   put.confirmed = put.urgent = true;
   return put;
