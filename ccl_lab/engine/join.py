@@ -54,6 +54,10 @@ class Job:
             self._spoke.start()
             topology, addresses = self._exchange_hosts(options)
             self.member: Member = Member(self.rank, topology, self._spoke, self._secret, options, addresses)
+            if self._spoke.aborted:  # told while there was no member to stop
+                self.member.abort(self._spoke.aborted)
+            if self._spoke.lost:
+                self._hub_lost()
         except BaseException:
             self.close()
             raise

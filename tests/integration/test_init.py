@@ -189,6 +189,27 @@ def test_reset_ends_at_once_when_a_rank_died_or_left(end: str):
         assert "2 left" in output, output
 
 
+@pytest.mark.parametrize("late", [0, 2])
+def test_a_rank_that_fails_first_is_heard_by_one_that_still_starts(late: int):
+    results = launch(f"""
+        from ccl_lab.engine.member import Member
+        made = Member.__init__
+        def slow(self, *args, **options):  # the others' part of it is done before this one's
+            made(self, *args, **options)
+            time.sleep(1)
+        if int(os.environ["CCL_LAB_RANK"]) == {late}: Member.__init__ = slow
+        comm = ccl.init(timeout="30s")
+        if comm.rank == 1: comm._failed(ccl.ShapeError("no such shape"))
+        begin = time.monotonic()
+        try:
+            comm.all_reduce(np.ones(100, np.float32))
+        except ccl.CclError as error:
+            print(error, "at once" if time.monotonic() - begin < 15 else "late")
+    """)
+    for _, output in results:
+        assert "no such shape" in output and "at once" in output, output
+
+
 def test_rank_that_never_starts_is_an_error_within_the_deadline():
     begin = time.monotonic()
     results = launch(
