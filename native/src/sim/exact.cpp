@@ -71,8 +71,9 @@ class Clock {
   }
 
   [[nodiscard]] std::int64_t latency(std::int32_t op) const {
-    return in_.link_latency_ps[in_.link_a[op]] +
-           (in_.link_a[op] == in_.link_b[op] ? 0 : in_.link_latency_ps[in_.link_b[op]]);
+    const std::int64_t ends = in_.link_latency_ps[in_.link_a[op]] +
+                              (in_.link_a[op] == in_.link_b[op] ? 0 : in_.link_latency_ps[in_.link_b[op]]);
+    return in_.tier_ps.empty() ? ends : std::min(ends + in_.tier_ps[op], kForever);
   }
 
   [[nodiscard]] std::int64_t busy_ps(std::int32_t op, std::int32_t link) const {
@@ -135,6 +136,7 @@ std::int64_t find_bad_op(const ExactInput& in) {
     const bool counted = kind == Kind::signal || kind == Kind::wait;
     const auto link_is_good = [&](std::int32_t l) { return l >= 0 && l < links && in.link_bytes_per_s[l] > 0; };
     const auto time_is_good = [](std::int64_t ps) { return ps >= 0 && ps < kForever / 2; };
+    if (!in.tier_ps.empty() && (in.tier_ps[op] < 0 || in.tier_ps[op] >= kForever / 4)) return static_cast<std::int64_t>(op);
     if (in.kind[op] >= kKindCount || in.rank[op] < 0 || in.rank[op] >= ranks || in.peer[op] < -1 ||
         in.peer[op] >= ranks || (paired && in.peer[op] < 0) || (counted && in.sig_channel[op] < 0) ||
         in.sig_channel[op] < -1 || in.work_bytes[op] < 0 || !link_is_good(in.link_a[op]) || !link_is_good(in.link_b[op]) ||
