@@ -74,6 +74,8 @@ class Times:
     begin_ps: its channel came to it; end_ps: its channel went on; start_ps: the first byte moved; leave_ps: the last byte left;
     arrive_ps: last byte and signal are visible; level: i32, number of the batch; finish_ps: a rank's end; links: i32[n_ops, 2];
     nbytes: bytes each op moves; tier_ps: latency of its path beyond that of the links, by the tier of switches where its ends meet.
+    ranks: i32[n_ranks], the rank of the topology that each one is (None: the same); shared: transfers use all links of their path from
+    the first byte to the last.
     """
 
     begin_ps: I64
@@ -87,6 +89,8 @@ class Times:
     links: npt.NDArray[np.int32]
     nbytes: I64
     tier_ps: I64
+    ranks: npt.NDArray[np.int32] | None = None
+    shared: bool = False
 
     @property
     def time_ps(self) -> int:
@@ -157,13 +161,17 @@ def _exact_times(schedule: Schedule, topology: Topology, layout: Layout, late: L
                  interference: float) -> Times:
     late_ps, alone_ps = _late_ps(late, topology.n_ranks), _compute_ps(schedule, compute)
     alpha_ps = _picoseconds("alpha", alpha)
-    if not 1.0 <= interference <= 100.0:
-        raise UsageError(f"interference {interference!r}: expected a factor from 1 (none) to 100.")
+    _check_interference(interference)
     times = _core_times(schedule, topology, layout, late_ps, alone_ps, alpha_ps)
     if interference == 1.0:
         return times
     return settle(schedule, times, alone_ps, interference,
                   lambda compute_ps: _core_times(schedule, topology, layout, late_ps, compute_ps, alpha_ps))
+
+
+def _check_interference(interference: float) -> None:
+    if not 1.0 <= interference <= 100.0:
+        raise UsageError(f"interference {interference!r}: expected a factor from 1 (none) to 100.")
 
 
 def _core_times(schedule: Schedule, topology: Topology, layout: Layout, late_ps: I64, compute_ps: I64, alpha_ps: int) -> Times:
@@ -191,19 +199,25 @@ def _paths(schedule: Schedule, topology: Topology) -> tuple[npt.NDArray[np.int32
 
     Ranks out of range are left to the core to refuse.
     """
-    ops, last = schedule.ops, topology.n_ranks - 1
-    rank = np.clip(ops.rank, 0, last)
-    far = np.isin(ops.kind, (Kind.put, Kind.get, Kind.signal))
-    peer = np.where(far, np.clip(ops.peer, 0, last), rank)
-    gets = ops.kind == Kind.get
-    path = topology.path(np.where(gets, peer, rank), np.where(gets, rank, peer), ops.channel)
+    ops = schedule.ops
+    src, dst = _source_and_destination(schedule, topology)
+    path, gets = topology.path(src, dst, ops.channel), ops.kind == Kind.get
     request_ps = np.zeros(len(ops), np.int64)
     if gets.any():
-        request_ps[gets] = topology.latency_ps(rank[gets], peer[gets], ops.channel[gets])
+        request_ps[gets] = topology.latency_ps(dst[gets], src[gets], ops.channel[gets])
     tier_ps = np.zeros(0, np.int64)
     if topology.network is not None:
-        tier_ps = topology.tier_latency_ps(np.where(gets, peer, rank), np.where(gets, rank, peer), ops.channel)
+        tier_ps = topology.tier_latency_ps(src, dst, ops.channel)
     return path, request_ps, tier_ps
+
+
+def _source_and_destination(schedule: Schedule, topology: Topology) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Ranks whose link an op's bytes leave and reach; the op's own rank twice where it moves nothing to another."""
+    ops, last = schedule.ops, topology.n_ranks - 1
+    rank = np.clip(ops.rank, 0, last)
+    peer = np.where(np.isin(ops.kind, (Kind.put, Kind.get, Kind.signal)), np.clip(ops.peer, 0, last), rank)
+    gets = ops.kind == Kind.get
+    return np.where(gets, peer, rank), np.where(gets, rank, peer)
 
 
 def _ready_ps(schedule: Schedule, late_ps: I64) -> I64:
@@ -291,7 +305,7 @@ def _spans(schedule: Schedule, topology: Topology, layout: Layout, times: Times)
     # A put is open from its issue until its bytes have left, as the engine records it.
     ends = np.where(ops.kind == Kind.put, times.leave_ps, times.end_ps)
     parts = [
-        _ranks(topology, layout, times),
+        _ranks(layout, times),
         _rows(schedule, times, every, Track.channel, ops.kind, times.begin_ps, ends),
         _rows(schedule, times, ops.kind == Kind.compute, Track.compute, ops.kind, times.begin_ps, times.end_ps),
         _rows(schedule, times, local, Track.copy, ops.kind, times.start_ps, times.leave_ps),
@@ -305,10 +319,11 @@ def _spans(schedule: Schedule, topology: Topology, layout: Layout, times: Times)
     return {**columns, "node": topology.node_of[columns["rank"]], "begin_ns": begin_ps // 1000, "end_ns": end_ps // 1000}
 
 
-def _ranks(topology: Topology, layout: Layout, times: Times) -> dict[str, npt.NDArray[Any]]:
-    n = topology.n_ranks
+def _ranks(layout: Layout, times: Times) -> dict[str, npt.NDArray[Any]]:
+    n = len(times.finish_ps)
     none = np.full(n, -1, np.int32)
-    return {"rank": np.arange(n, dtype=np.int32), "track": np.full(n, Track.control, np.uint8), "index": np.zeros(n, np.uint16),
+    ranks = np.arange(n, dtype=np.int32) if times.ranks is None else times.ranks
+    return {"rank": ranks, "track": np.full(n, Track.control, np.uint8), "index": np.zeros(n, np.uint16),
             "kind": np.full(n, SpanKind.collective, np.uint8), "op_id": none, "step": none, "peer": none,
             "nbytes": np.full(n, layout.message_nbytes(), np.int64), "begin_ps": times.late_ps, "end_ps": times.finish_ps}  # fmt: skip
 
@@ -328,8 +343,10 @@ def _nic_rows(schedule: Schedule, topology: Topology, times: Times, mask: npt.ND
     link = times.links[:, side]
     busy = np.where(mask, times.leave_ps - times.start_ps, 0)
     rates = links.bytes_per_s[times.links]
-    # The slower side is busy for the whole transfer, the faster one for its share of it; spans are drawn, so a float will do.
-    own = np.where(rates[:, side] > rates.min(axis=1), busy * (rates.min(axis=1) / np.maximum(rates[:, side], 1)), busy)
+    # The slower side is busy for the whole transfer, the faster one for its share of it; spans are drawn, so a float will do. Where links
+    # are shared both are in use from the first byte to the last.
+    faster = (rates[:, side] > rates.min(axis=1)) & (not times.shared)
+    own = np.where(faster, busy * (rates.min(axis=1) / np.maximum(rates[:, side], 1)), busy)
     shift = links.latency_ps[times.links].sum(axis=1) + times.tier_ps if side else 0
     out = _rows(schedule, times, mask, track, np.full(len(mask), SpanKind.segment), times.start_ps + shift,
                 times.start_ps + shift + own.astype(np.int64))

@@ -166,9 +166,7 @@ class Oracle:
         self.serial += 1
         heapq.heappush(self.heap, (time, self.serial, what, args))
 
-    def run(self) -> None:
-        self.heap: list[Any] = []
-        self.serial = 0
+    def prepare(self) -> None:
         self.begin: dict[int, int] = {}
         self.end: dict[int, int] = {}
         self.start: dict[int, int] = {}
@@ -182,6 +180,11 @@ class Oracle:
         self.count: dict[Any, int] = defaultdict(int)
         self.sleeping: list[tuple[Any, Any]] = []  # (condition, what to do) of blocked channels
         self.finish = list(self.late)
+
+    def run(self) -> None:
+        self.prepare()
+        self.heap: list[Any] = []
+        self.serial = 0
         for rank, channel in self.channels:
             self.at(self.late[rank], self.next_op, (rank, channel))
         while self.heap:

@@ -67,13 +67,7 @@ class Clock {
     if (kind == Kind::flush) clock = std::max(clock, flushed(op));
     if (kind == Kind::compute) clock += in_.compute_ps[op];
     out_.leave_ps[op] = clock;
-    out_.arrive_ps[op] = kind == Kind::signal ? clock + latency(op) : clock;
-  }
-
-  [[nodiscard]] std::int64_t latency(std::int32_t op) const {
-    const std::int64_t ends = in_.link_latency_ps[in_.link_a[op]] +
-                              (in_.link_a[op] == in_.link_b[op] ? 0 : in_.link_latency_ps[in_.link_b[op]]);
-    return in_.tier_ps.empty() ? ends : std::min(ends + in_.tier_ps[op], kForever);
+    out_.arrive_ps[op] = kind == Kind::signal ? clock + path_latency_ps(in_, op) : clock;
   }
 
   [[nodiscard]] std::int64_t busy_ps(std::int32_t op, std::int32_t link) const {
@@ -90,7 +84,7 @@ class Clock {
     free_[b] = std::min(start + time_b, kForever);
     out_.start_ps[op] = start;
     out_.leave_ps[op] = std::min(start + std::max(time_a, time_b), kForever);
-    return out_.arrive_ps[op] = std::min(out_.leave_ps[op] + latency(op), kForever);
+    return out_.arrive_ps[op] = std::min(out_.leave_ps[op] + path_latency_ps(in_, op), kForever);
   }
 
   // A counter rises in static order: never before an earlier raise has been seen.
@@ -126,7 +120,8 @@ class Clock {
   bool flushes_one_peer_ = false;
 };
 
-// The first op with a column out of range, or -1. Everything after relies on it.
+}  // namespace
+
 std::int64_t find_bad_op(const ExactInput& in) {
   const auto ranks = static_cast<std::int32_t>(in.late_ps.size());
   const auto links = static_cast<std::int32_t>(in.link_bytes_per_s.size());
@@ -148,7 +143,6 @@ std::int64_t find_bad_op(const ExactInput& in) {
   return -1;
 }
 
-// The wait to blame: the first op, by id, that its channel came to and that nothing will wake.
 ExactResult find_deadlock(const ExactInput& in, const Order& order, std::span<const std::int32_t> level) {
   std::vector<bool> seen(order.channels(), false);
   for (std::size_t op = 0; op < in.rank.size(); ++op) {
@@ -158,8 +152,6 @@ ExactResult find_deadlock(const ExactInput& in, const Order& order, std::span<co
   }
   return {ExactStatus::deadlock, -1, 0};
 }
-
-}  // namespace
 
 std::int64_t duration_ps(std::int64_t nbytes, std::int64_t bytes_per_s) noexcept {
   if (bytes_per_s >= kInstant) return 0;
