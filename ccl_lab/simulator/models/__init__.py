@@ -6,5 +6,17 @@ platform, none per size.
 
 from .platforms import CTRAN_PLATFORMS, PLATFORMS, CtranPlatform, Platform
 from .predict import Prediction, predict
+from .start_up import MEASURED_S, StartUp, memory, start_up
 
-__all__ = ["CTRAN_PLATFORMS", "PLATFORMS", "CtranPlatform", "Platform", "Prediction", "predict"]
+__all__ = [
+    "CTRAN_PLATFORMS",
+    "MEASURED_S",
+    "PLATFORMS",
+    "CtranPlatform",
+    "Platform",
+    "Prediction",
+    "StartUp",
+    "memory",
+    "predict",
+    "start_up",
+]

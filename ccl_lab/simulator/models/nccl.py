@@ -227,8 +227,10 @@ def _missing(algorithm: str, at: Shape) -> str:
     """Why `algorithm` cannot run here, or ""."""
     if algorithm in ("nvls", "nvls_tree") and not at.platform.nvls_channels:
         return f"{at.platform.name} has no multicast in its switches"
-    if algorithm == "nvls" and (at.nodes > 1 or at.local < 3):
-        return "NVLS needs one node of 3 GPUs or more; over several nodes it is nvls_tree"
+    if algorithm in ("nvls", "nvls_tree") and at.local < 3:
+        return "NVLS needs 3 GPUs or more on a node"
+    if algorithm == "nvls" and at.nodes > 1:
+        return "NVLS is for one node; over several it is nvls_tree"
     if algorithm in ("nvls_tree", "tree", "collnet_direct", "collnet_chain") and at.nodes == 1:
         return "it needs more than one node"
     if algorithm == "pat" and (at.local > 1 or at.nodes == 1):
