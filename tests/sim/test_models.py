@@ -120,6 +120,17 @@ def test_topology_gives_rates_and_its_preset_the_rest() -> None:
         assert predict("all_reduce", Topology.preset(name), "1MiB").time_us > 0
 
 
+def test_platforms_are_found_as_tables_write_them() -> None:
+    for row in ROWS:
+        if row.platform in PLATFORMS:
+            said = predict(row.op, row.label, row.nbytes)
+            assert (said.platform, said.nodes, said.ranks) == (row.platform, row.nodes, row.gpus)
+    assert predict("all_reduce", "A100 EFA 4x8", 8).ranks == 32
+    assert predict("all_reduce", "gb200", 8, nodes=18, gpus=72).nodes == 1, "the trays of a rack are one NVLink domain"
+    with pytest.raises(UsageError, match="nodes of 8 GPUs"):
+        predict("all_reduce", "H100 IB 2x6", 8)
+
+
 def test_pipeline_fills_once() -> None:
     """Three equal stages, all bytes in flight: three times the bandwidth term; few in flight: that many twice more."""
     nbytes = np.array([1e3, 1e12])
@@ -132,7 +143,7 @@ def test_ctran_one_segment_uses_one_nic_and_a_small_window_limits() -> None:
     from ccl_lab.simulator.models.ctran import put_us
 
     gb200 = CTRAN_PLATFORMS["gb200_ctran"]
-    one, two = put_us(gb200, np.array([512 << 10, (512 << 10) + 1.0]))
+    one, two = put_us(gb200, np.array([(512 << 10) - 1.0, 512 << 10]))
     assert one == pytest.approx(2 * two, rel=1e-4)
     narrow = CtranPlatform(**{**vars(gb200), "qps": 1, "inflight": 1, "round_trip_us": 100.0})
     assert narrow.gbytes_per_s == pytest.approx(0.524288 * 10)

@@ -3,8 +3,8 @@
     T = control + sum over steps of (hop + bytes / rate); a reducing step adds reduce
 
 Is: the step model of arXiv 2510.20171 with DQPLB's load of NICs. Is not: NVLink copies (all traffic is over NICs, as measured), nor
-the queue pairs one by one. Structure that no parameter tunes: a put of at most one segment is one write on one QP, so it has one
-NIC of the rank's; longer ones are dealt to all in turn. A ring's put longer than `pipeline_bytes` is cut, and the next rank
+the queue pairs one by one. Structure that no parameter tunes: a put below one segment is one write on one QP, so it has one NIC of
+the rank's; from one on it is dealt to all in turn. A ring's put longer than `pipeline_bytes` is cut, and the next rank
 forwards the first part while the rest arrives: then a step takes as long as its bytes need, and the hop is met once. Rate: NICs, or
 the window QPs x segment x in flight over the round trip.
 """
@@ -24,10 +24,10 @@ F64 = npt.NDArray[np.float64]
 
 
 def put_us(platform: CtranPlatform, nbytes: F64) -> F64:
-    """How long the bytes of a put are on the wire: over one NIC up to a segment, over all of the rank's beyond."""
+    """How long the bytes of a put are on the wire: over one NIC below a segment, over all of the rank's from one on."""
     rate = platform.gbytes_per_s
     one = min(rate, platform.nic_gbytes_per_s * platform.nic_share)
-    return nbytes / np.where(nbytes <= platform.segment_bytes, one, rate) / 1e3
+    return nbytes / np.where(nbytes < platform.segment_bytes, one, rate) / 1e3
 
 
 def _ring(platform: CtranPlatform, n: int, nbytes: F64, reducing: bool) -> dict[str, F64]:

@@ -8,6 +8,7 @@ bytes/us / 1e3 = GB/s in one direction, times are us.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from typing import Union
 
@@ -24,14 +25,14 @@ PROTOCOLS = ("LL", "LL128", "Simple")
 class Platform:
     """A machine as the models of NCCL and CTran see it.
 
-    name; nodes (default number); gpus_per_node; nics_per_node; nic_gbytes_per_s: line rate of one NIC; fabric_gbytes_per_s: NVLink
-    of one GPU, one direction, datasheet. launch_us: start and end of a kernel as the harness sees it. nic_latency_us: one way
-    between NICs. near_simple_us: a hop over NVLink in protocol Simple. ring_share, nvls_share: busbw of a large ring and NVLS
-    all_reduce inside a node, over fabric_gbytes_per_s; nic_share: of a NIC's line rate. protocols: those that its network allows.
-    nvls_channels: 0 without multicast in its switches. line_share: rate of a ring in LL128 over Simple (LL: half of it).
-    ll_line_ns: a proxy looks at a line of LL. nvls_depth, tree_depth: chunks in flight between the stages of NVLS, and between NVLS
-    and the network; nvls_tree_share: rate of the switch in nvls_tree over that in NVLS, as the same warps feed the network.
-    sources: where each is from.
+    name; nodes (default number of NVLink domains), trays: hosts in one domain; gpus_per_node; nics_per_node; nic_gbytes_per_s: line
+    rate of one NIC; fabric_gbytes_per_s: NVLink of one GPU, one direction, datasheet. launch_us: start and end of a kernel as the
+    harness sees it. nic_latency_us: one way between NICs. near_simple_us: a hop over NVLink in protocol Simple. ring_share,
+    nvls_share: busbw of a large ring and NVLS all_reduce inside a node, over fabric_gbytes_per_s; nic_share: of a NIC's line rate.
+    protocols: those that its network allows. nvls_channels: 0 without multicast in its switches. line_share: rate of a ring in
+    LL128 over Simple (LL: half of it). ll_line_ns: a proxy looks at a line of LL. nvls_depth, tree_depth: chunks in flight between
+    the stages of NVLS, and between NVLS and the network; nvls_tree_share: rate of the switch in nvls_tree over that in NVLS, as the
+    same warps feed the network. sources: where each is from.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Platform:
     nvls_tree_share: float = 0.9397
     protocols: tuple[str, ...] = PROTOCOLS
     nodes: int = 1
+    trays: int = 1
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
@@ -122,7 +124,7 @@ _H200 = _platform("hgx_h200", 8, 8, 50, 450, 367 / 450, **_HOPPER, sources={"nvl
 _B200 = _platform("hgx_b200", 8, 8, 50, 900, 682 / 900, nvls_share=838 / 900, nvls_channels=32,
                   sources={"nvls_share": "busbw of about 838 measured (ccl_lab.topo.PRESETS: HGX B200)"})  # fmt: skip
 _NVL72 = _platform("gb200_nvl72", 72, 72, 50, 900, 682 / 900, nvls_share=0.9416, nvls_channels=24,
-                   launch_us=7.9, sources={"nvls_share": f"fitted on GB200 NVL72, {_PUBLISHED}"})  # fmt: skip
+                   launch_us=7.9, trays=18, sources={"nvls_share": f"fitted on GB200 NVL72, {_PUBLISHED}"})  # fmt: skip
 
 PLATFORMS: dict[str, Platform] = {
     each.name: each
@@ -167,7 +169,7 @@ class CtranPlatform:
 _CTRAN_DATA = "labs/data/ctran_gb200_busbw.csv"
 CTRAN_PLATFORMS: dict[str, CtranPlatform] = {
     "gb200_ctran": CtranPlatform(
-        "gb200_ctran", 2, 50, 0.9703, 30.2, 12.84, 10.07, 272,
+        "gb200_ctran", 2, 50, 0.97, 27.84, 14.07, 9.6, 290,
         sources={
             **dict.fromkeys(("nic_share", "control_us", "hop_us", "reduce_us", "reduce_gbytes_per_s"),
                             f"fitted on 4 and 8 GPUs, {_CTRAN_DATA}"),
@@ -179,11 +181,13 @@ CTRAN_PLATFORMS: dict[str, CtranPlatform] = {
 
 
 def nodes_of(platform: Platform, nodes: int | None, gpus: int | None) -> tuple[int, int]:
-    """(nodes, ranks): as given, or the platform's default."""
+    """(nodes, ranks): as given, or the platform's default. A node is an NVLink domain: the trays of a rack are one."""
     per_node = platform.gpus_per_node
     for name, value in (("nodes", nodes), ("gpus", gpus)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1):
             raise UsageError(f"{name} {value!r}: expected a whole number of 1 or more.")
+    if gpus is not None and nodes is not None and platform.trays > 1 and nodes <= platform.trays and gpus <= per_node:
+        nodes = 1
     if gpus is None:
         nodes = platform.nodes if nodes is None else nodes
         return nodes, nodes * per_node
@@ -204,10 +208,34 @@ def find(platform: Union[str, Topology, Platform]) -> tuple[Platform, int | None
         return of_topology(platform), platform.n_nodes
     key = str(platform).lower().replace("-", "_")
     key = ALIASES.get(key, key)
+    if key not in PLATFORMS and (described := _described(key)) is not None:
+        return described, None
     if key not in PLATFORMS:
         raise UsageError(f"no platform {platform!r}.{suggest(str(platform), [*PLATFORMS, *ALIASES])} Known: {', '.join(PLATFORMS)}; "
                          "for others give a Topology.")
     return PLATFORMS[key], None
+
+
+_DESCRIPTION = re.compile(r"(?P<gpu>gb200|a100|h100|h200|b200)\b(?P<words>.*)")
+_SHAPE = re.compile(r"\b(\d{1,6})x(\d{1,3})\b")
+
+
+def _described(text: str) -> Platform | None:
+    """A platform as benchmark tables write it: "h100 p5 efa 2x8", "gb200 nvl72"; None for anything else."""
+    found = _DESCRIPTION.match(text)
+    if not found:
+        return None
+    name = f"{found['gpu']}_efa" if re.search(r"\befa\b", found["words"]) else ALIASES[found["gpu"]]
+    if name not in PLATFORMS:
+        return None
+    shape = _SHAPE.search(found["words"])
+    if not shape:
+        return PLATFORMS[name]
+    nodes, local = int(shape[1]), int(shape[2])
+    if not nodes or local != PLATFORMS[name].gpus_per_node:
+        raise UsageError(f"platform {text!r}: expected 1 or more nodes of {PLATFORMS[name].gpus_per_node} GPUs; for others give nodes "
+                         "and gpus.")
+    return dataclasses.replace(PLATFORMS[name], nodes=nodes)
 
 
 def of_topology(topology: Topology) -> Platform:
