@@ -5,6 +5,7 @@ Is not: the fit (bench/validation.py), of which only its reproducibility on one 
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 
@@ -90,6 +91,10 @@ def test_time_grows_with_size_and_never_beats_the_links(op: str, name: str) -> N
         if op in ("all_reduce", "all_gather", "reduce_scatter") and nodes > 1:
             crossing = SIZES * FACTORS[op](nodes) / (platform.nics_per_node * platform.nic_gbytes_per_s) / 1e3
             assert (said.time_us >= crossing).all(), nodes
+        if nodes == 1 and op in ("all_gather", "reduce_scatter", "broadcast", "reduce"):
+            assert (said.time_us >= SIZES * FACTORS[op](said.ranks) / platform.fabric_gbytes_per_s / 1e3).all()
+        if nodes == 1 and op == "all_reduce":  # with a switch that adds each GPU still gives and gets all of it
+            assert (said.time_us >= SIZES / platform.fabric_gbytes_per_s / 1e3).all()
     assert predict(op, name, "1MiB", nodes=16).time_us >= predict(op, name, "1MiB", nodes=2).time_us
 
 
@@ -113,6 +118,8 @@ def test_pat_and_collnet_only_where_they_exist() -> None:
 
 def test_topology_gives_rates_and_its_preset_the_rest() -> None:
     assert predict("all_reduce", Topology.preset("h100", nodes=8), "1GiB").time_us == predict("all_reduce", "h100", "1GiB", nodes=8).time_us
+    halved = dataclasses.replace(Topology.preset("h100", nodes=1), fabric_bytes_per_s=183_500_000_000)
+    assert predict("all_gather", halved, "16GiB").busbw_gbytes_per_s == pytest.approx(183.5, rel=0.01)
     slow = Topology.cluster(4, 8, 8, nic_gbits_per_s=100, fabric_gbytes_per_s=300, name="mine")
     fast = Topology.cluster(4, 8, 8, nic_gbits_per_s=200, fabric_gbytes_per_s=300, name="mine")
     assert predict("all_reduce", slow, "1GiB").time_us > 1.8 * predict("all_reduce", fast, "1GiB").time_us

@@ -4,6 +4,7 @@ Is: `predict` and its parameter sets. Is not: a simulation; every value says tha
 platform, none per size.
 """
 
+from .buffering import Buffering, buffering, window_bytes
 from .graphs import replay
 from .platforms import CTRAN_PLATFORMS, PLATFORMS, CtranPlatform, Platform
 from .predict import Prediction, predict
@@ -20,6 +21,7 @@ from .workloads import (
 )
 
 __all__ = [
+    "Buffering",
     "CTRAN_PLATFORMS",
     "DEVICES",
     "MEASURED_S",
@@ -33,10 +35,12 @@ __all__ = [
     "Step",
     "Transformer",
     "all_to_allv_us",
+    "buffering",
     "decode_step",
     "memory",
     "predict",
     "replay",
     "start_up",
     "training_step",
+    "window_bytes",
 ]

@@ -1,12 +1,11 @@
 """How long CTran takes (NCCLX's host-driven zero-copy transport): puts over NICs, step by step.
 
-    T = control + sum over steps of (hop + bytes / rate); a reducing step adds reduce
+    T = control + sum over steps of (hop + bytes / rate); a reducing step adds reduce to its hop
 
 Is: the step model of arXiv 2510.20171 with DQPLB's load of NICs. Is not: NVLink copies (all traffic is over NICs, as measured), nor
 the queue pairs one by one. Structure that no parameter tunes: a put below one segment is one write on one QP, so it has one NIC of
-the rank's; from one on it is dealt to all in turn. A ring's put longer than `pipeline_bytes` is cut, and the next rank
-forwards the first part while the rest arrives: then a step takes as long as its bytes need, and the hop is met once. Rate: NICs, or
-the window QPs x segment x in flight over the round trip.
+the rank's; from one on it is dealt to all in turn. A long put of a ring is cut, and the next rank begins with what has
+come: of the hop 1 / (1 + bytes / pipeline_bytes) is left. Rate: NICs, or the window QPs x segment x in flight over the round trip.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import UsageError, suggest
-from .nccl import FACTORS
 from .platforms import CtranPlatform
 
 F64 = npt.NDArray[np.float64]
@@ -35,11 +33,9 @@ def _ring(platform: CtranPlatform, n: int, nbytes: F64, reducing: bool) -> dict[
     chunk = nbytes / n
     hop = platform.hop_us + (platform.reduce_us / 2 if reducing else 0.0)
     wire = put_us(platform, chunk)
-    part = hop + put_us(platform, np.minimum(chunk, platform.pipeline_bytes))
-    cut = chunk > platform.pipeline_bytes
-    step = np.where(cut, np.maximum(wire, part), part)
+    waiting = steps * hop / (1 + chunk / platform.pipeline_bytes)
     rest = chunk / platform.reduce_gbytes_per_s / 1e3 if reducing else 0 * chunk
-    return {"latency": steps * (step - wire) + np.where(cut, part, 0), "bandwidth": steps * wire, "reduce": rest}
+    return {"latency": waiting, "bandwidth": steps * wire, "reduce": rest}
 
 
 def _all_reduce_ring(platform: CtranPlatform, n: int, nbytes: F64) -> dict[str, F64]:
@@ -100,6 +96,3 @@ def candidates(op: str, platform: CtranPlatform, n: int, nbytes: F64, algorithm:
     chosen = [algorithm] if algorithm else [name for name in known if name == "ring" or name == "direct" or not n & (n - 1)]
     control = {"launch": np.full_like(nbytes, platform.control_us)}
     return {(name, "zero_copy"): control | _FORMS[op, name](platform, n, nbytes) for name in chosen}
-
-
-__all__ = ["FACTORS", "POST_US", "candidates", "put_us"]

@@ -158,10 +158,13 @@ def _nvls_flight(at: Shape, chunk: float, depth: float) -> float:
 
 
 def _nvls(op: str, at: Shape, protocol: str) -> Pipeline:
-    """The switch adds and multicasts: two stages for all_reduce, one for all_gather and reduce_scatter."""
-    rate = at.platform.nvls_gbytes_per_s / FACTORS["all_reduce"](at.ranks)
-    stages = (_us_a_byte(1, rate),) * 2 if op == "all_reduce" else (_us_a_byte(0.5, rate),) * 2
-    return Pipeline(NVLS_US, stages, _nvls_flight(at, NVLS_CHUNK_BYTES, at.platform.nvls_depth))
+    """The switch adds and multicasts: two stages for all_reduce. all_gather only multicasts, reduce_scatter only adds: what each GPU
+    gets, or gives, is as much as in a ring.
+    """
+    if op != "all_reduce":
+        return Pipeline(NVLS_US, (_us_a_byte(FACTORS[op](at.ranks), at.platform.ring_gbytes_per_s),))
+    rate = at.platform.nvls_gbytes_per_s / FACTORS[op](at.ranks)
+    return Pipeline(NVLS_US, (_us_a_byte(1, rate),) * 2, _nvls_flight(at, NVLS_CHUNK_BYTES, at.platform.nvls_depth))
 
 
 def _nvls_tree(op: str, at: Shape, protocol: str) -> Pipeline:

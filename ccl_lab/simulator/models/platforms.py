@@ -138,10 +138,11 @@ PLATFORMS: dict[str, Platform] = {
 class CtranPlatform:
     """A machine under CTran: all traffic over NICs, host-driven, zero-copy.
 
-    nics_per_rank; nic_gbytes_per_s: line rate of one; nic_share: what is reached of it. control_us: once a collective (command to the CPU
-    thread, address exchange, the kernel that holds the stream); hop_us: a put, its completion and notification; reduce_us: added by a
-    reducing step; reduce_gbytes_per_s: the part of the reduction that nothing hides. segment_bytes, qps, inflight: DQPLB.
-    pipeline_bytes: a longer put is cut so that the next step begins before its end. round_trip_us: of the path, for its window.
+    nics_per_rank; nic_gbytes_per_s: line rate of one; nic_share: what is reached of it. control_us: once a collective (command to
+    the CPU thread, address exchange, the kernel that holds the stream); hop_us: a put, its completion and notification; reduce_us:
+    added by a reducing step; reduce_gbytes_per_s: the part of the reduction that nothing hides. segment_bytes, qps, inflight:
+    DQPLB. pipeline_bytes: a put of so many hides half of the hop after it, as the next rank begins with what has come.
+    round_trip_us: of the path, for its window.
     """
 
     name: str
@@ -155,7 +156,7 @@ class CtranPlatform:
     segment_bytes: int = 512 << 10
     qps: int = 16
     inflight: int = 128
-    pipeline_bytes: int = 2 << 20
+    pipeline_bytes: int = 4 << 20
     round_trip_us: float = 10.0
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
@@ -169,13 +170,13 @@ class CtranPlatform:
 _CTRAN_DATA = "labs/data/ctran_gb200_busbw.csv"
 CTRAN_PLATFORMS: dict[str, CtranPlatform] = {
     "gb200_ctran": CtranPlatform(
-        "gb200_ctran", 2, 50, 0.97, 27.84, 14.07, 9.6, 290,
+        "gb200_ctran", 2, 50, 0.961, 26.8, 14.63, 12.65, 303,
         sources={
             **dict.fromkeys(("nic_share", "control_us", "hop_us", "reduce_us", "reduce_gbytes_per_s"),
                             f"fitted on 4 and 8 GPUs, {_CTRAN_DATA}"),
             **dict.fromkeys(("segment_bytes", "qps", "nics_per_rank"), "configuration of that measurement"),
             "inflight": "CTran's default for a rack (arXiv 2510.20171, DQPLB)",
-            "pipeline_bytes": "assumption: four segments; puts of 4 MiB are pipelined in the data, of 1 MiB are not",
+            "pipeline_bytes": "8 slots of 512 KiB, CTran's staging (arXiv 2510.20171); the data allow 2 to 10 MiB",
             "round_trip_us": "assumption; the window of 16 x 128 segments does not limit below 10 ms"}),
 }  # fmt: skip
 
@@ -249,9 +250,11 @@ def of_topology(topology: Topology) -> Platform:
         raise UsageError(f"topology {topology.name!r}: the model of NCCL knows equal nodes with equal NICs alone; use simulate for others.")
     base = PLATFORMS.get(topology.name)
     nic = float(rates[0]) / 1e9 if len(rates) else 0.0
-    if base is not None and topology.name in PRESETS:
-        return dataclasses.replace(base, gpus_per_node=int(sizes[0]), nics_per_node=topology.nics_per_node, nic_gbytes_per_s=nic)
     fabric = float(topology.fabric_bytes_per_s.min()) / 1e9
+    if base is not None and topology.name in PRESETS:
+        changed = fabric / PRESETS[topology.name].fabric_gbytes_per_s  # there it is what a ring gets, here the datasheet
+        return dataclasses.replace(base, gpus_per_node=int(sizes[0]), nics_per_node=topology.nics_per_node, nic_gbytes_per_s=nic,
+                                   fabric_gbytes_per_s=base.fabric_gbytes_per_s * changed)
     latency = float(topology.nic_latency_ps.max()) / 1e6 if len(rates) else 0.0
     return _platform(topology.name, int(sizes[0]), topology.nics_per_node, nic, fabric, 1.0, nic_latency_us=latency, nodes=topology.n_nodes,
                      sources=dict.fromkeys(("fabric_gbytes_per_s", "nic_gbytes_per_s", "nic_latency_us", "ring_share"), "the topology"))
