@@ -419,7 +419,12 @@ class Topology:
         return hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()[:32]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Topology) and self.to_dict() == other.to_dict()
+        return self is other or isinstance(other, Topology) and self._plain == other._plain
+
+    @cached_property
+    def _plain(self) -> dict[str, Any]:
+        # Plans are kept by topology, so equal ones meet often.
+        return self.to_dict()
 
     def __hash__(self) -> int:
         return hash(self.digest)

@@ -190,7 +190,7 @@ def test_a_stopped_rank_is_lost_after_its_patience_and_stays_lost(topology):
 
 
 def test_a_run_whose_root_is_lost_fails_and_the_next_one_works(world):
-    run = started(world, "broadcast", "24MiB", root=3)
+    run = started(world, "broadcast", "64MiB", root=3)
     kill(world, 3)
     with pytest.raises(PeerLostError, match="member 3, the root of broadcast, is lost"):
         run.wait(60)
@@ -200,7 +200,7 @@ def test_a_run_whose_root_is_lost_fails_and_the_next_one_works(world):
 
 
 def test_a_lost_rank_moves_the_root(world):
-    run = started(world, "broadcast", "24MiB", root=7)
+    run = started(world, "broadcast", "64MiB", root=7)
     kill(world, 3)
     run.wait(60)
     assert run.members == (0, 1, 2, 4, 5, 6, 7) and run.schedule.root == 6

@@ -87,7 +87,7 @@ def test_a_nic_that_comes_back_is_used_again(world: ccl.World) -> None:
 
 
 def test_a_node_without_any_nic_is_said_on_every_rank(world: ccl.World) -> None:
-    schedule = ccl.plan("all_reduce", world.topology, "6MiB", algorithm="ring")
+    schedule = ccl.plan("all_reduce", world.topology, "48MiB", algorithm="ring")
     run = world.start(schedule)
     until(lambda: len(run.trace) > 0)
     begin = time.monotonic()
