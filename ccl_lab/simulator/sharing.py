@@ -116,7 +116,8 @@ def simulate_jobs(jobs: Sequence[Job], topology: Topology, alpha: Duration = 0, 
 def shared_times(jobs: Sequence[Job], topology: Topology, alpha: Duration = 0, interference: float = 1.0) -> list[Times]:
     """The picoseconds themselves, of each job; arguments and errors as `simulate_jobs`.
 
-    Cost: O(log ops) an op, and at each of the times when flows begin or end O(k log k) for the k links and routes that share with them.
+    Cost: O(log ops) an op, and at each of the times when flows begin or end, for the links whose flows change rate then, their routes:
+    an all_to_all among 512 ranks with ECMP takes 2 s, a ring of 10 million ops some 20 s.
     """
     return _times([_Placed.of(job, topology) for job in jobs], topology, alpha, interference)
 
@@ -227,8 +228,12 @@ def _routes(ends: I64, kind: npt.NDArray[Any], topology: Topology) -> tuple[npt.
     """(row of each op, rows): every different route once; -1 for ops that move nothing."""
     moving = np.isin(kind, (Kind.put, Kind.get, Kind.copy, Kind.reduce))
     route_of = np.full(len(ends), -1, np.int32)
-    connections, of_op = np.unique(ends[moving], axis=0, return_inverse=True)
-    routes, of_connection = np.unique(topology.route(*connections.T), axis=0, return_inverse=True)
+    src, dst, channel = ends[moving].T
+    # One number a connection: sorting rows is ten times slower.
+    channels, channel = np.unique(channel, return_inverse=True)
+    key = (src * topology.n_ranks + dst) * max(len(channels), 1) + channel
+    _, first, of_op = np.unique(key, return_index=True, return_inverse=True)
+    routes, of_connection = np.unique(topology.route(*ends[moving][first].T), axis=0, return_inverse=True)
     route_of[moving] = of_connection.reshape(-1)[of_op.reshape(-1)]
     return route_of, np.ascontiguousarray(routes, np.int32)
 
