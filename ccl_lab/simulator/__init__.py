@@ -5,6 +5,6 @@ several schedules share links at one time. Is not: the planner's closed forms.
 """
 
 from .exact import Times, exact_times, simulate
-from .sharing import Job, fair_rates, shared_times, simulate_jobs, simulate_shared
+from .sharing import Job, fair_rates, link_bytes, shared_times, simulate_jobs, simulate_shared
 
-__all__ = ["Job", "Times", "exact_times", "fair_rates", "shared_times", "simulate", "simulate_jobs", "simulate_shared"]
+__all__ = ["Job", "Times", "exact_times", "fair_rates", "link_bytes", "shared_times", "simulate", "simulate_jobs", "simulate_shared"]

@@ -4,7 +4,8 @@
 
 Version 2 is version 1 with "network", the tiers of switches, so that a reader that knows none refuses it.
 
-Is: encode and decode, with every input checked. Is not: the model; `Topology` itself checks that columns fit.
+Is: encode and decode, with every input checked; and which of the forms that `load` reads a file has. Is not: the model; `Topology` itself
+checks that columns fit.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Union
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import DecodeError, UsageError
+from ..errors import DecodeError, UnsupportedError, UsageError
 from .network import Network, Tier
 
 if TYPE_CHECKING:
@@ -138,10 +139,39 @@ def save(topology: Topology, path: Union[str, os.PathLike[str]]) -> Path:
 
 
 def load(path: Union[str, os.PathLike[str]]) -> Topology:
-    """Reads what `save` wrote. Raises DecodeError naming the file and what is wrong; OSError if it cannot be opened."""
+    """Reads what `save` wrote, a description (description.py), or a network file of ASTRA-sim or SimAI (foreign.py); YAML by its suffix.
+
+    Raises DecodeError naming the file and what is wrong; UnsupportedError for YAML without PyYAML; OSError if it cannot be opened.
+    """
+    from .description import FORMAT as DESCRIPTION
+    from .description import from_description
+    from .foreign import is_astra_sim, is_simai, read_astra_sim, read_simai
+
+    path = Path(path)
+    raw = path.read_bytes()
     try:
-        return from_dict(json.loads(Path(path).read_bytes()))
+        text = raw.decode("utf-8")
+        if is_simai(text):
+            return read_simai(text, str(path))
+        data = _yaml(text, path) if path.suffix in (".yaml", ".yml") else json.loads(text)
+        if is_astra_sim(data):
+            return read_astra_sim(data, str(path))
+        return from_description(data) if isinstance(data, dict) and data.get("format") == DESCRIPTION else from_dict(data)
     except DecodeError as error:
+        raise DecodeError(str(error) if str(error).startswith(str(path)) else f"{path}: {error}") from None
+    except UsageError as error:
         raise DecodeError(f"{path}: {error}") from None
     except (ValueError, RecursionError) as error:
-        raise DecodeError(f"{path}: not JSON ({error}); expected a file that Topology.save wrote.") from None
+        raise DecodeError(f"{path}: not JSON ({error}); expected a topology that Topology.save wrote, or another form that "
+                          "Topology.load reads.") from None  # fmt: skip
+
+
+def _yaml(text: str, path: Path) -> Any:
+    try:
+        import yaml
+    except ImportError:
+        raise UnsupportedError(f"{path}: reading YAML needs PyYAML: pip install pyyaml, or write the same as JSON.") from None
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise DecodeError(f"{path}: not YAML ({' '.join(str(error).split())})") from None

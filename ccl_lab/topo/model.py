@@ -455,7 +455,7 @@ class Topology:
 
     @classmethod
     def load(cls, path: Union[str, os.PathLike[str]]) -> Topology:
-        """Reads what `save` wrote. Raises DecodeError naming the file and what is wrong with it."""
+        """Reads what `save` wrote, a description, or a file of ASTRA-sim or SimAI (files.py). Raises DecodeError naming what is wrong."""
         from .files import load
 
         return load(path)

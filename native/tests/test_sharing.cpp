@@ -141,40 +141,73 @@ TEST(routes_that_are_none_are_refused) {
   CHECK_EQ(c.run().status, ExactStatus::bad_op);
 }
 
-TEST(rates_are_the_same_however_they_came_about) {
-  std::mt19937_64 random(2);
-  const auto draw = [&](std::int64_t low, std::int64_t high) { return std::uniform_int_distribution<std::int64_t>(low, high)(random); };
-  for (int round = 0; round < 300; ++round) {
-    const auto links = draw(1, 12), classes = draw(1, 12);
-    std::vector<std::int64_t> rates(static_cast<std::size_t>(links));
-    for (auto& rate : rates) rate = draw(1, 50'000'000'000);
-    std::vector<std::int32_t> routes(static_cast<std::size_t>(3 * classes));
-    for (std::size_t i = 0; i < routes.size(); ++i) routes[i] = static_cast<std::int32_t>(draw(i % 3 == 0 ? 0 : -1, links - 1));
-    sim::FairRates grown(routes, 3, rates);
-    std::vector<std::int64_t> flows(static_cast<std::size_t>(classes), 0);
-    for (int step = 0; step < 40; ++step) {
-      for (auto changes = draw(1, 4); changes > 0; --changes) {
-        const auto cls = static_cast<std::int32_t>(draw(0, classes - 1));
-        if (flows[cls] > 0 && draw(0, 1) == 0) {
-          --flows[cls], grown.remove(cls);
-        } else {
-          ++flows[cls], grown.add(cls);
-        }
+// The rule, word by word: smallest share of any link to all flows of the links that have it, and again.
+std::vector<std::int64_t> by_the_rule(const std::vector<std::int32_t>& routes, std::size_t width, const std::vector<std::int64_t>& rates,
+                                      const std::vector<std::int64_t>& flows) {
+  std::vector<std::vector<std::size_t>> users(rates.size());
+  for (std::size_t i = 0; i < routes.size(); ++i) {
+    if (routes[i] < 0 || flows[i / width] == 0) continue;
+    auto& own = users[static_cast<std::size_t>(routes[i])];
+    if (own.empty() || own.back() != i / width) own.push_back(i / width);
+  }
+  std::vector<std::int64_t> given(flows.size(), 0);
+  for (;;) {
+    std::vector<std::int64_t> share(rates.size(), 0);
+    std::int64_t smallest = 0;
+    for (std::size_t link = 0; link < rates.size(); ++link) {
+      std::int64_t left = rates[link] * sim::FairRates::kUnits, open = 0;
+      for (const std::size_t cls : users[link]) {
+        left -= given[cls] * flows[cls];
+        if (given[cls] == 0) open += flows[cls];
       }
-      std::vector<std::int64_t> before(flows.size());
-      for (std::size_t i = 0; i < before.size(); ++i) before[i] = grown.rate(static_cast<std::int32_t>(i));
-      std::vector<char> told(flows.size(), 0);
-      for (const std::int32_t cls : grown.settle()) told[cls] = 1;
-      sim::FairRates anew(routes, 3, rates);
-      for (std::int32_t cls = 0; cls < classes; ++cls)
-        for (std::int64_t i = 0; i < flows[cls]; ++i) anew.add(cls);
-      anew.settle();
-      for (std::int32_t cls = 0; cls < classes; ++cls) {
-        CHECK_EQ(grown.rate(cls), anew.rate(cls));
-        CHECK(told[cls] || before[cls] == grown.rate(cls));
+      if (open == 0) continue;
+      share[link] = std::max<std::int64_t>(left / open, 1);
+      if (smallest == 0 || share[link] < smallest) smallest = share[link];
+    }
+    if (smallest == 0) return given;
+    for (std::size_t link = 0; link < rates.size(); ++link)
+      if (share[link] == smallest)
+        for (const std::size_t cls : users[link])
+          if (given[cls] == 0) given[cls] = smallest;
+  }
+}
+
+// `steps` random changes of a few flows each; after each, the rates are the rule's and every class that changed is told.
+void grow_and_compare(std::mt19937_64& random, std::int64_t links, std::int64_t classes, std::int64_t fastest, int steps) {
+  constexpr std::size_t kWidth = 4;
+  const auto draw = [&](std::int64_t low, std::int64_t high) { return std::uniform_int_distribution<std::int64_t>(low, high)(random); };
+  std::vector<std::int64_t> rates(static_cast<std::size_t>(links)), flows(static_cast<std::size_t>(classes), 0);
+  for (auto& rate : rates) rate = draw(0, 3) == 0 ? fastest : draw(1, fastest);
+  std::vector<std::int32_t> routes(kWidth * flows.size());
+  for (std::size_t i = 0; i < routes.size(); ++i) routes[i] = static_cast<std::int32_t>(draw(i % kWidth == 0 ? 0 : -1, links - 1));
+  sim::FairRates fair(routes, kWidth, rates);
+  for (int step = 0; step < steps; ++step) {
+    for (auto changes = step == 0 ? classes : draw(1, 3); changes > 0; --changes) {
+      const auto cls = static_cast<std::int32_t>(draw(0, classes - 1));
+      if (flows[cls] > 0 && draw(0, 1) == 0) {
+        --flows[cls], fair.remove(cls);
+      } else {
+        ++flows[cls], fair.add(cls);
       }
     }
+    std::vector<std::int64_t> before(flows.size());
+    for (std::size_t i = 0; i < before.size(); ++i) before[i] = fair.rate(static_cast<std::int32_t>(i));
+    std::vector<char> told(flows.size(), 0);
+    for (const std::int32_t cls : fair.settle()) told[cls] = 1;
+    const auto known = by_the_rule(routes, kWidth, rates, flows);
+    for (std::int32_t cls = 0; cls < classes; ++cls) {
+      CHECK_EQ(fair.rate(cls), known[cls]);
+      CHECK(told[cls] || before[cls] == known[cls]);
+    }
   }
+}
+
+TEST(rates_are_those_of_the_rule_however_they_came_about) {
+  std::mt19937_64 random(2);
+  const auto draw = [&](std::int64_t low, std::int64_t high) { return std::uniform_int_distribution<std::int64_t>(low, high)(random); };
+  for (int round = 0; round < 300; ++round) grow_and_compare(random, draw(1, 12), draw(1, 12), 50'000'000'000, 40);
+  for (int round = 0; round < 60; ++round) grow_and_compare(random, draw(30, 200), draw(100, 300), 50'000'000'000, 40);
+  for (int round = 0; round < 60; ++round) grow_and_compare(random, draw(5, 60), draw(50, 200), draw(1, 9), 20);  // ties, and no unit left
 }
 
 TEST(random_columns_are_refused_or_simulated) {

@@ -12,12 +12,13 @@ from ccl_lab.simulator import (
     Times,
     exact_times,
     fair_rates,
+    link_bytes,
     shared_times,
     simulate,
     simulate_jobs,
     simulate_shared,
 )
-from ccl_lab.topo import INSTANT, Level, Topology, duration_ps
+from ccl_lab.topo import INSTANT, Level, LinkKind, Topology, duration_ps
 
 from .cases import random_network, random_schedule, random_topology, ring_all_gather
 from .sharing_oracle import SharedOracle, random_jobs
@@ -217,6 +218,8 @@ def test_never_below_the_bandwidth_bound(seed: int) -> None:
         carried[list(route)] += int(times.nbytes[op])
         slowest = int(topology.links.bytes_per_s[list(route)].min())
         assert times.leave_ps[op] - times.start_ps[op] >= duration_ps(int(times.nbytes[op]), slowest)
+    network = topology.links.kind != LinkKind.local
+    assert (link_bytes([Job(schedule)], topology)[network] == carried[network]).all()
     bound = max(
         duration_ps(int(b), int(rate))
         for b, rate in zip(carried, topology.links.bytes_per_s, strict=True)

@@ -22,8 +22,8 @@ struct SharedInput {
   std::size_t route_width = 0;
 };
 
-// Statuses as of simulate_exact. Cost: O(log ops) an op, and for each time at which flows begin or end, the links and routes that are
-// joined to theirs by flows, times the logarithm of their number.
+// Statuses as of simulate_exact. Cost: O(log ops) an op, and for each time at which flows begin or end, the routes over full links whose
+// flows change rate then, a few times over (sharing_rates.hpp).
 [[nodiscard]] ExactResult simulate_shared(const SharedInput& in, const ExactOutput& out) noexcept;
 
 }  // namespace ccl_lab::sim
