@@ -217,6 +217,27 @@ def find(platform: Union[str, Topology, Platform]) -> tuple[Platform, int | None
     return PLATFORMS[key], None
 
 
+def find_ctran(platform: Union[str, Topology, Platform, CtranPlatform]) -> tuple[CtranPlatform, int | None]:
+    """CTran's parameter set, and how many ranks a topology has.
+
+    For a machine without one: gb200_ctran's costs with the machine's own NICs, as many for each rank as there are.
+    """
+    if isinstance(platform, CtranPlatform):
+        return platform, None
+    key = str(platform).lower().replace("-", "_") if isinstance(platform, str) else ""
+    if key in CTRAN_PLATFORMS:
+        return CTRAN_PLATFORMS[key], None
+    machine, _ = find(platform)
+    if not machine.nics_per_node:
+        raise UsageError(f"CTran on {machine.name}: it has no NICs.")
+    base = CTRAN_PLATFORMS["gb200_ctran"]
+    costs = dict.fromkeys(("control_us", "hop_us", "reduce_us", "reduce_gbytes_per_s", "nic_share"), "default: those of gb200_ctran")
+    nics = {"nics_per_rank": f"NICs of {machine.name} over its GPUs", "nic_gbytes_per_s": machine.sources.get("nic_gbytes_per_s", "")}
+    found = dataclasses.replace(base, name=machine.name, nics_per_rank=max(1, machine.nics_per_node // machine.gpus_per_node),
+                                nic_gbytes_per_s=machine.nic_gbytes_per_s, sources={**base.sources, **costs, **nics})  # fmt: skip
+    return found, platform.n_ranks if isinstance(platform, Topology) else None
+
+
 _DESCRIPTION = re.compile(r"(?P<gpu>gb200|a100|h100|h200|b200)\b(?P<words>.*)")
 _SHAPE = re.compile(r"\b(\d{1,6})x(\d{1,3})\b")
 
