@@ -127,6 +127,18 @@ def test_topology_gives_rates_and_its_preset_the_rest() -> None:
         assert predict("all_reduce", Topology.preset(name), "1MiB").time_us > 0
 
 
+def test_a_network_adds_latency_and_limits_all_to_all() -> None:
+    flat, leaves = Topology.preset("h100", nodes=768), Topology.preset("llama3_24k", nodes=768)
+    assert predict("all_to_all", leaves, "16GiB").time_us == pytest.approx(3.5 * predict("all_to_all", flat, "16GiB").time_us, rel=0.02)
+    for size in (8, "16GiB"):
+        assert predict("all_reduce", leaves, size).time_us > predict("all_reduce", flat, size).time_us
+    assert predict("all_reduce", leaves, "16GiB").time_us < 1.05 * predict("all_reduce", flat, "16GiB").time_us
+    pod = Topology.preset("llama3_24k", nodes=384)
+    assert predict("all_to_all", pod, "16GiB").time_us < 1.05 * predict("all_to_all", Topology.preset("h100", nodes=384), "16GiB").time_us
+    for name in PRESETS:
+        assert predict("all_reduce", Topology.preset(name, nodes=4), "1MiB").time_us > 0
+
+
 def test_platforms_are_found_as_tables_write_them() -> None:
     for row in ROWS:
         if row.platform in PLATFORMS:
