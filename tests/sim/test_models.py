@@ -127,6 +127,18 @@ def test_topology_gives_rates_and_its_preset_the_rest() -> None:
         assert predict("all_reduce", Topology.preset(name), "1MiB").time_us > 0
 
 
+def test_a_network_adds_latency_and_limits_all_to_all() -> None:
+    flat, leaves = Topology.preset("h100", nodes=768), Topology.preset("llama3_24k", nodes=768)
+    assert predict("all_to_all", leaves, "16GiB").time_us == pytest.approx(3.5 * predict("all_to_all", flat, "16GiB").time_us, rel=0.02)
+    for size in (8, "16GiB"):
+        assert predict("all_reduce", leaves, size).time_us > predict("all_reduce", flat, size).time_us
+    assert predict("all_reduce", leaves, "16GiB").time_us < 1.05 * predict("all_reduce", flat, "16GiB").time_us
+    pod = Topology.preset("llama3_24k", nodes=384)
+    assert predict("all_to_all", pod, "16GiB").time_us < 1.05 * predict("all_to_all", Topology.preset("h100", nodes=384), "16GiB").time_us
+    for name in PRESETS:
+        assert predict("all_reduce", Topology.preset(name, nodes=4), "1MiB").time_us > 0
+
+
 def test_platforms_are_found_as_tables_write_them() -> None:
     for row in ROWS:
         if row.platform in PLATFORMS:
@@ -136,6 +148,20 @@ def test_platforms_are_found_as_tables_write_them() -> None:
     assert predict("all_reduce", "gb200", 8, nodes=18, gpus=72).nodes == 1, "the trays of a rack are one NVLink domain"
     with pytest.raises(UsageError, match="nodes of 8 GPUs"):
         predict("all_reduce", "H100 IB 2x6", 8)
+
+
+def test_tables_of_ones_own(tmp_path: Path) -> None:
+    table = tmp_path / "mine.csv"
+    head = "platform,nodes,gpus,bytes,measure,value,source\n"
+    table.write_text(head + "B200 1x8 ring,1,8,1073741824,busbw_gbytes_per_s,600,me\nH100 EFA 4x8,4,32,1073741824,time_us,6000,me\n")
+    ring, four = published.read(table)
+    assert (ring.platform, ring.algorithm, ring.nodes) == ("hgx_b200", "ring", 1)
+    assert (four.platform, four.algorithm, four.nodes) == ("h100_efa", None, 4)
+    said = predict("all_reduce", "b200", 1 << 30, "ring").time_us
+    assert published.errors([ring])[0] == pytest.approx(said / ring.time_us - 1)
+    table.write_text(head + "H100 EFA 4x8,4,32,0,time_us,6000,me\n")
+    with pytest.raises(UsageError, match="line 2: .*1 byte or more"):
+        published.read(table)
 
 
 def test_pipeline_fills_once() -> None:
@@ -155,6 +181,14 @@ def test_ctran_one_segment_uses_one_nic_and_a_small_window_limits() -> None:
     narrow = CtranPlatform(**{**vars(gb200), "qps": 1, "inflight": 1, "round_trip_us": 100.0})
     assert narrow.gbytes_per_s == pytest.approx(0.524288 * 10)
     assert predict("all_gather", narrow, "1GiB", gpus=4).time_us > 10 * predict("all_gather", gb200, "1GiB", gpus=4).time_us
+
+
+def test_ctran_on_other_machines_has_their_nics() -> None:
+    gb200 = predict("all_gather", "gb200_ctran", "4GiB", "ring", gpus=16)
+    h100 = predict("all_gather", Topology.preset("h100", nodes=2), "4GiB", "ring", library="ctran")
+    assert h100.ranks == 16 and h100.library == "ctran" and h100.time_us == pytest.approx(2 * gb200.time_us, rel=0.02)
+    small = [predict("all_gather", name, 8, "ring", library="ctran", gpus=16).time_us for name in ("h100", "gb200_ctran")]
+    assert small[0] == pytest.approx(small[1], rel=1e-3)
 
 
 def test_every_algorithm_is_reached() -> None:
@@ -183,7 +217,8 @@ def test_every_algorithm_is_reached() -> None:
         (("all_reduce", "h100", 8, None, "LL12"), "no protocol .*LL128"),
         (("all_reduce", "h200", 8, "nvls", "LL"), "nothing runs so"),
         (("all_reduce", "h100", 8, None, None, "nccll"), "no library .*nccl"),
-        (("all_reduce", "h100", 8, None, None, "ctran"), "no platform .*for CTran"),
+        (("all_reduce", "h100", 8, None, None, "ctran"), "how many ranks"),
+        (("all_reduce", "gb200_ctrna", 8, None, None, "ctran"), "no platform .*gb200"),
         (("all_reduce", "gb200_ctran", 8), "how many ranks"),
     ],
 )  # fmt: skip

@@ -205,7 +205,8 @@ def _direct(op: str, at: Shape, protocol: str) -> Pipeline:
     near = (at.local - 1) / at.ranks if op == "all_to_all" else float(at.nodes == 1)
     far = at.local * (at.ranks - at.local) / at.ranks if op == "all_to_all" else float(at.nodes > 1)
     hop = at.far_us(RING_FAR_US, protocol) if at.nodes > 1 else at.near_us(RING_NEAR_US, protocol)
-    slowest = max(_us_a_byte(near, at.platform.ring_gbytes_per_s), _us_a_byte(far, at.node_gbytes_per_s) if far else 0.0)
+    rate = at.node_gbytes_per_s * (at.platform.cross_share if op == "all_to_all" else 1.0)
+    slowest = max(_us_a_byte(near, at.platform.ring_gbytes_per_s), _us_a_byte(far, rate) if far else 0.0)
     return Pipeline(hop + P2P_US * (peers - 1), (slowest,))
 
 

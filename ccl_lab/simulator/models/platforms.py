@@ -29,10 +29,11 @@ class Platform:
     rate of one NIC; fabric_gbytes_per_s: NVLink of one GPU, one direction, datasheet. launch_us: start and end of a kernel as the
     harness sees it. nic_latency_us: one way between NICs. near_simple_us: a hop over NVLink in protocol Simple. ring_share,
     nvls_share: busbw of a large ring and NVLS all_reduce inside a node, over fabric_gbytes_per_s; nic_share: of a NIC's line rate.
-    protocols: those that its network allows. nvls_channels: 0 without multicast in its switches. line_share: rate of a ring in
-    LL128 over Simple (LL: half of it). ll_line_ns: a proxy looks at a line of LL. nvls_depth, tree_depth: chunks in flight between
-    the stages of NVLS, and between NVLS and the network; nvls_tree_share: rate of the switch in nvls_tree over that in NVLS, as the
-    same warps feed the network. sources: where each is from.
+    protocols: those that its network allows; cross_share: what a node gets of its NICs when all send to all. nvls_channels: 0
+    without multicast in its switches. line_share: rate of a ring in LL128 over Simple (LL: half of it). ll_line_ns: a proxy looks
+    at a line of LL. nvls_depth, tree_depth: chunks in flight between the stages of NVLS, and between NVLS and the network;
+    nvls_tree_share: rate of the switch in nvls_tree over that in NVLS, as the same warps feed the network. sources: where each is
+    from.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Platform:
     tree_depth: float = 1.275
     nvls_tree_share: float = 0.9397
     protocols: tuple[str, ...] = PROTOCOLS
+    cross_share: float = 1.0
     nodes: int = 1
     trays: int = 1
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -217,6 +219,27 @@ def find(platform: Union[str, Topology, Platform]) -> tuple[Platform, int | None
     return PLATFORMS[key], None
 
 
+def find_ctran(platform: Union[str, Topology, Platform, CtranPlatform]) -> tuple[CtranPlatform, int | None]:
+    """CTran's parameter set, and how many ranks a topology has.
+
+    For a machine without one: gb200_ctran's costs with the machine's own NICs, as many for each rank as there are.
+    """
+    if isinstance(platform, CtranPlatform):
+        return platform, None
+    key = str(platform).lower().replace("-", "_") if isinstance(platform, str) else ""
+    if key in CTRAN_PLATFORMS:
+        return CTRAN_PLATFORMS[key], None
+    machine, _ = find(platform)
+    if not machine.nics_per_node:
+        raise UsageError(f"CTran on {machine.name}: it has no NICs.")
+    base = CTRAN_PLATFORMS["gb200_ctran"]
+    costs = dict.fromkeys(("control_us", "hop_us", "reduce_us", "reduce_gbytes_per_s", "nic_share"), "default: those of gb200_ctran")
+    nics = {"nics_per_rank": f"NICs of {machine.name} over its GPUs", "nic_gbytes_per_s": machine.sources.get("nic_gbytes_per_s", "")}
+    found = dataclasses.replace(base, name=machine.name, nics_per_rank=max(1, machine.nics_per_node // machine.gpus_per_node),
+                                nic_gbytes_per_s=machine.nic_gbytes_per_s, sources={**base.sources, **costs, **nics})  # fmt: skip
+    return found, platform.n_ranks if isinstance(platform, Topology) else None
+
+
 _DESCRIPTION = re.compile(r"(?P<gpu>gb200|a100|h100|h200|b200)\b(?P<words>.*)")
 _SHAPE = re.compile(r"\b(\d{1,6})x(\d{1,3})\b")
 
@@ -240,21 +263,46 @@ def _described(text: str) -> Platform | None:
 
 
 def of_topology(topology: Topology) -> Platform:
-    """A parameter set for `topology`: that of its preset, with the rates of its own NICs and fabric.
+    """A parameter set for `topology`: that of its preset, with the rates of its own NICs and fabric, and its network.
 
-    Raises UsageError where nodes or NICs differ: the model knows equal nodes alone.
+    The network above the NICs counts as its farthest latency in every hop between nodes, and as what it carries when all send to
+    all; rings and trees in rank order cross it on few edges. Raises UsageError where nodes or NICs differ: the model knows equal
+    nodes alone.
     """
     sizes = np.bincount(topology.node_of)
     rates = topology.nic_bytes_per_s
     if sizes.min() != sizes.max() or (len(rates) and rates.min() != rates.max()):
         raise UsageError(f"topology {topology.name!r}: the model of NCCL knows equal nodes with equal NICs alone; use simulate for others.")
-    base = PLATFORMS.get(topology.name)
     nic = float(rates[0]) / 1e9 if len(rates) else 0.0
     fabric = float(topology.fabric_bytes_per_s.min()) / 1e9
-    if base is not None and topology.name in PRESETS:
-        changed = fabric / PRESETS[topology.name].fabric_gbytes_per_s  # there it is what a ring gets, here the datasheet
-        return dataclasses.replace(base, gpus_per_node=int(sizes[0]), nics_per_node=topology.nics_per_node, nic_gbytes_per_s=nic,
-                                   fabric_gbytes_per_s=base.fabric_gbytes_per_s * changed)
-    latency = float(topology.nic_latency_ps.max()) / 1e6 if len(rates) else 0.0
-    return _platform(topology.name, int(sizes[0]), topology.nics_per_node, nic, fabric, 1.0, nic_latency_us=latency, nodes=topology.n_nodes,
-                     sources=dict.fromkeys(("fabric_gbytes_per_s", "nic_gbytes_per_s", "nic_latency_us", "ring_share"), "the topology"))
+    preset = PRESETS.get(topology.name)
+    base = PLATFORMS.get(topology.name) or (_H100 if preset is not None and preset.levels else None)
+    if base is not None and preset is not None:
+        changed = fabric / preset.fabric_gbytes_per_s  # there it is what a ring gets, here the datasheet's
+        found = dataclasses.replace(base, name=topology.name, gpus_per_node=int(sizes[0]), nics_per_node=topology.nics_per_node,
+                                    nic_gbytes_per_s=nic, fabric_gbytes_per_s=base.fabric_gbytes_per_s * changed)  # fmt: skip
+    else:
+        latency = float(topology.nic_latency_ps.max()) / 1e6 if len(rates) else 0.0
+        own = dict.fromkeys(("fabric_gbytes_per_s", "nic_gbytes_per_s", "nic_latency_us", "ring_share"), "the topology")
+        found = _platform(topology.name, int(sizes[0]), topology.nics_per_node, nic, fabric, 1.0, nic_latency_us=latency,
+                          nodes=topology.n_nodes, sources=own)  # fmt: skip
+    if topology.network is None:
+        return found
+    latency_us, share = _network(topology)
+    return dataclasses.replace(found, nic_latency_us=found.nic_latency_us + latency_us, cross_share=share)
+
+
+def _network(topology: Topology) -> tuple[float, float]:
+    """(us that the farthest tier adds, what a node gets of its NICs when all send to all)."""
+    assert topology.network is not None
+    node = float(topology.nic_bytes_per_s[: topology.nics_per_node].sum())
+    share, latency = 1.0, 0.0
+    for tier in topology.network.tiers:
+        latency = tier.latency_ps / 1e6
+        if tier.groups == 1:
+            break
+        inside = int(np.bincount(tier.group_of).max())
+        up = tier.uplinks * tier.uplink_bytes_per_s * (topology.nics_per_node if tier.per_rail else 1)
+        crossing = 1 - inside / topology.n_nodes
+        share = min(share, up / (inside * node) / crossing)
+    return latency, share

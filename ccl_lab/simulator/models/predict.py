@@ -17,7 +17,7 @@ from ...errors import UsageError, suggest
 from ...topo import Topology
 from ...units import Size, format_size, format_time, parse_size
 from . import ctran, nccl
-from .platforms import CTRAN_PLATFORMS, CtranPlatform, Platform, find, nodes_of
+from .platforms import CTRAN_PLATFORMS, CtranPlatform, Platform, find, find_ctran, nodes_of
 
 F64 = npt.NDArray[np.float64]
 LIBRARIES = ("nccl", "ctran")
@@ -73,8 +73,15 @@ def _sizes(nbytes: SizeOrSizes) -> tuple[F64, bool]:
     return np.array(sizes, np.float64), one
 
 
-def _nccl(op: str, platform: Union[str, Topology, Platform], sizes: F64, algorithm: str | None, protocol: str | None, nodes: int | None,
-          gpus: int | None) -> tuple[Platform, int, int, dict[tuple[str, str], dict[str, F64]]]:  # fmt: skip
+def _nccl(
+    op: str,
+    platform: Union[str, Topology, Platform],
+    sizes: F64,
+    algorithm: str | None,
+    protocol: str | None,
+    nodes: int | None,
+    gpus: int | None,
+) -> tuple[Platform, int, int, dict[tuple[str, str], dict[str, F64]]]:
     found, of_topology = find(platform)
     if of_topology is not None and (nodes, gpus) != (None, None):
         raise UsageError("nodes and gpus are those of the topology; give one or the other.")
@@ -90,20 +97,22 @@ def _nccl(op: str, platform: Union[str, Topology, Platform], sizes: F64, algorit
     return found, nodes, ranks, {name: launch | pipeline.parts(sizes) for name, pipeline in pipelines.items()}
 
 
-def _ctran(op: str, platform: Union[str, CtranPlatform], sizes: F64, algorithm: str | None, protocol: str | None, nodes: int | None,
-           gpus: int | None) -> tuple[CtranPlatform, int, int, dict[tuple[str, str], dict[str, F64]]]:  # fmt: skip
+def _ctran(
+    op: str,
+    platform: Union[str, Topology, Platform, CtranPlatform],
+    sizes: F64,
+    algorithm: str | None,
+    protocol: str | None,
+    nodes: int | None,
+    gpus: int | None,
+) -> tuple[CtranPlatform, int, int, dict[tuple[str, str], dict[str, F64]]]:
     if protocol not in (None, "zero_copy"):
         raise UsageError(f"protocol {protocol!r}: CTran's puts are zero_copy.")
-    if not isinstance(platform, CtranPlatform):
-        key = str(platform).lower().replace("-", "_")
-        if key not in CTRAN_PLATFORMS:
-            raise UsageError(f"no platform {platform!r} for CTran.{suggest(key, CTRAN_PLATFORMS)} Known: {', '.join(CTRAN_PLATFORMS)}; for "
-                             "others give a CtranPlatform.")
-        platform = CTRAN_PLATFORMS[key]
-    ranks = gpus if gpus is not None else nodes
+    found, default = find_ctran(platform)
+    ranks = gpus if gpus is not None else default
     if isinstance(ranks, bool) or not isinstance(ranks, (int, np.integer)) or ranks < 2:
         raise UsageError(f"gpus {ranks!r}: expected how many ranks, 2 or more; all their traffic is over NICs.")
-    return platform, int(ranks), int(ranks), ctran.candidates(op, platform, int(ranks), sizes, algorithm)
+    return found, int(ranks), int(ranks), ctran.candidates(op, found, int(ranks), sizes, algorithm)
 
 
 def predict(
@@ -122,7 +131,8 @@ def predict(
     op: as in torch ("all_reduce", "all_gather", …). platform: a name of PLATFORMS ("h100", "h100_efa", "b200", …) or CTRAN_PLATFORMS
     ("gb200_ctran"), a Topology (its preset's parameters with its own rates), or a parameter set. nbytes: of the larger buffer of a
     rank, as nccl-tests count; one size or an array. algorithm, protocol: None lets the model's minimum choose, size by size.
-    library: "nccl" or "ctran" (default: that of the platform). nodes, gpus: how many (default: the platform's).
+    library: "nccl" or "ctran" (default: that of the platform; CTran on others has gb200_ctran's costs and their NICs). nodes, gpus: how
+    many (default: the platform's; CTran: gpus alone, as all traffic is over NICs).
 
     Returns a Prediction. Raises UsageError, with the nearest name, for an unknown op, platform, algorithm, protocol or library, for
     sizes below 1 byte, and for what cannot run there. Cost: some us a size. Source: modules nccl and ctran.

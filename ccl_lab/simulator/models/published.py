@@ -1,8 +1,8 @@
 """Published measurements beside the model: one row a measurement, its source, the model's time and error.
 
-Is: a reader of two tables (labs/data/all_reduce_published.csv, ctran_gb200_busbw.csv) and the mapping of their platforms to ours.
-Is not: the fit (bench/validation.py). Invariant: a row is predicted by its platform's one parameter set, with NCCL's choice of
-algorithm left to the model; CTran's tables name the algorithm.
+Is: a reader of such tables (labs/data/all_reduce_published.csv, ctran_gb200_busbw.csv, or your own). Is not: the fit
+(bench/validation.py). Invariant: a row is predicted by its platform's one parameter set; where the table does not tell the algorithm, the
+model chooses.
 """
 
 from __future__ import annotations
@@ -18,19 +18,13 @@ import numpy.typing as npt
 
 from ...errors import UsageError
 from .nccl import FACTORS
-from .platforms import PLATFORMS, CtranPlatform, Platform
+from .platforms import CtranPlatform, Platform, find
 from .predict import predict
 
 F64 = npt.NDArray[np.float64]
 
-MEASURED_ON = {
-    "H100 p5 EFA 2x8": "h100_efa",
-    "H100 IB 8x8": "hgx_h100",
-    "GB200 NVL72": "gb200_nvl72",
-    "H200 1x8 NVLS": "hgx_h200",
-    "A100 1x8 ring": "dgx_a100",
-}
-"""A platform of the tables: our parameter set."""
+ALGORITHM_WORDS = {"ring": "ring", "nvls": "nvls", "tree": "tree"}
+"""What a platform's label may say of the algorithm: "H200 1x8 NVLS"."""
 
 LARGE_BYTES, MIDDLE_BYTES = 64 << 20, 64 << 10
 BARS = {"large": (0.05, 0.15), "middle": (0.15, 0.35)}
@@ -89,19 +83,23 @@ def read(path: Union[str, Path]) -> list[Row]:
 def _row(row: dict[str, str], path: Path, line: int) -> Row:
     ctran = "op" in row
     op = row["op"] if ctran else "all_reduce"
-    label = "GB200 CTran" if ctran else row.get("platform", "")
-    if op not in FACTORS or not (ctran or label in MEASURED_ON):
-        raise UsageError(f"{path}, line {line}: op {op!r} on platform {label!r}: expected one of {', '.join(FACTORS)} on one of "
-                         f"{', '.join(MEASURED_ON)}.")
+    label = "GB200 CTran" if ctran else row.get("platform") or ""
+    measure = "busbw_gbytes_per_s" if ctran else row.get("measure") or ""
     gpus, nbytes = (int(_number(row, key, path, line)) for key in ("gpus", "bytes"))
-    measure = "busbw_gbytes_per_s" if ctran else row.get("measure", "")
     value = _number(row, measure if ctran else "value", path, line)
-    if measure not in ("time_us", "busbw_gbytes_per_s") or not value > 0:
-        raise UsageError(f"{path}, line {line}: measure {measure!r} of {value}: expected time_us or busbw_gbytes_per_s above 0.")
+    if op not in FACTORS or measure not in ("time_us", "busbw_gbytes_per_s") or not value > 0 or gpus < 2 or nbytes < 1:
+        raise UsageError(f"{path}, line {line}: {op!r} of {nbytes} bytes on {gpus} GPUs, {measure!r} {value}: expected one of "
+                         f"{', '.join(FACTORS)}, of 1 byte or more on 2 GPUs or more, and time_us or busbw_gbytes_per_s above 0.")
     time = value if measure == "time_us" else nbytes * FACTORS[op](gpus) / value / 1e3
-    platform = "gb200_ctran" if ctran else MEASURED_ON[label]
-    nodes = gpus if ctran else -(-gpus // PLATFORMS[platform].gpus_per_node)
-    return Row(label, platform, op, row.get("algorithm"), nodes, gpus, nbytes, time, row.get("source") or "")
+    source = row.get("source") or ""
+    if ctran:
+        return Row(label, "gb200_ctran", op, row.get("algorithm"), gpus, gpus, nbytes, time, source)
+    try:
+        platform = find(label)[0]
+    except UsageError as error:
+        raise UsageError(f"{path}, line {line}: {error}") from None
+    algorithm = next((ALGORITHM_WORDS[word] for word in label.lower().split() if word in ALGORITHM_WORDS), None)
+    return Row(label, platform.name, op, algorithm, -(-gpus // platform.gpus_per_node), gpus, nbytes, time, source)
 
 
 def errors(rows: Sequence[Row], platforms: Mapping[str, Union[Platform, CtranPlatform]] | None = None) -> F64:
