@@ -23,11 +23,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def no_rig() -> str | None:
-    """Why there can be no machines here. A kernel that is not built yet is no such reason: `make test-rdma` builds it first."""
+    """Why there are no machines here. A kernel that could be built and is not skips too, but no line of expected_skips.txt allows it."""
     reason = rig.obstacle()
-    if reason is None and rig.cached() is None:
-        pytest.exit("the kernel of the rig is not built: make rig", returncode=1)
-    return reason
+    return reason if reason or rig.cached() else "the kernel of the rig is not built: make rig"
 
 
 @pytest.fixture

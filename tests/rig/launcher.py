@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Optional
 
 from . import kernel
 from .errors import RigError
@@ -43,7 +42,7 @@ class _Reaper:
     def __enter__(self) -> _Reaper:
         return self
 
-    def __exit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException], where: Optional[TracebackType]) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
         assert self._process.stdin
         self._process.stdin.close()
         self._process.wait()
