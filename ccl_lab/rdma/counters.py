@@ -171,8 +171,8 @@ def _trace(rows: list[tuple[int, int, int, int, int]], held: list[Port], said: d
     topology = Topology.cluster(nodes=1, gpus_per_node=1, nics_per_node=len(held), emulated=False, name=host).replace(
         nic_bytes_per_s=[round(rate * 1.25e8) for rate in gbits], nic_names=tuple(f"{port.device}:{port.number}" for port in held)
     )
-    columns = {"rank": np.zeros(len(rows)), "node": np.zeros(len(rows)), "track": table[:, 0], "index": table[:, 1],
-               "kind": np.full(len(rows), SpanKind.user), "begin_ns": table[:, 2] - origin, "end_ns": table[:, 3] - origin,
-               "nbytes": table[:, 4]}  # fmt: skip
+    zero = np.zeros(len(rows), np.int64)
+    columns = {"rank": zero, "node": zero, "track": table[:, 0], "index": table[:, 1], "kind": zero + int(SpanKind.user),
+               "begin_ns": table[:, 2] - origin, "end_ns": table[:, 3] - origin, "nbytes": table[:, 4]}  # fmt: skip
     meta = {"source": "measured", "n_ranks": 1, "topology": topology.to_dict(), "counted": said}
     return Trace(columns, meta)

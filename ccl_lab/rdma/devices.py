@@ -59,7 +59,7 @@ class Port:
 
     @property
     def gid(self) -> Gid | None:
-        """The GID that is taken where none is asked for: RoCE v2 of an IPv4 address, of an IPv6 one, of a link, then any other."""
+        """The GID that is taken where none is asked for: RoCE v2 before others, then that of an IPv4 address, those of a link last."""
         return min(self.gids, key=_preference, default=None)
 
     @property
@@ -84,11 +84,9 @@ class Device:
     ports: tuple[Port, ...]
 
 
-def _preference(gid: Gid) -> tuple[int, int]:
+def _preference(gid: Gid) -> tuple[bool, bool, bool, int]:
     parsed = ipaddress.IPv6Address(gid.address)
-    if gid.kind != ROCE_V2:
-        return 3, gid.index
-    return (0 if parsed.ipv4_mapped else 2 if parsed.is_link_local else 1), gid.index
+    return gid.kind != ROCE_V2, not parsed.ipv4_mapped, parsed.is_link_local, gid.index
 
 
 def _gids(port: Path) -> tuple[Gid, ...]:
