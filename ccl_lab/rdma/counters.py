@@ -22,7 +22,7 @@ from ..topo import Topology
 from ..topo.sysfs import names, number, text
 from ..trace import Trace
 from ..trace.columns import SpanKind, Track
-from .devices import Port, Root, ports
+from .devices import FOLDER, Port, Root, ports
 
 WORD_BYTES = 4  # unit of port_xmit_data and port_rcv_data
 ASSUMED_GBITS = 1.0  # line rate drawn for a port that does not say its own
@@ -69,7 +69,7 @@ def _first(*candidates: tuple[str, tuple[int, int]]) -> tuple[str, int, int]:
 
 
 def _read(root: Path, port: Port) -> Counters:
-    where = root / "sys/class/infiniband" / port.device / "ports" / str(port.number)
+    where = root / FOLDER / port.device / "ports" / str(port.number)
     own, hardware, netdev = where / "counters", where / "hw_counters", root / "sys/class/net" / (port.netdev or "none") / "statistics"
     at_ns = time.monotonic_ns()
     words = _pair(own, "port_xmit_data", "port_rcv_data")

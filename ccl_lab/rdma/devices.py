@@ -16,6 +16,7 @@ from typing import Union
 from ..errors import UsageError, suggest
 from ..topo.sysfs import link_name, names, number, text
 
+FOLDER = "sys/class/infiniband"
 ROCE_V2 = "RoCE v2"
 PATH_MTUS = (4096, 2048, 1024, 512, 256)
 ROCE_HEADERS_BYTES = 96  # GRH 40, UDP 8, BTH 12, XRC 4, AtomicETH 28, ICRC 4, as Linux's iboe_get_mtu subtracts them
@@ -124,20 +125,17 @@ def _port(root: Path, device: Path, name: str) -> Port:
     )  # fmt: skip
 
 
+def _device(root: Path, name: str) -> Device:
+    where = root / FOLDER / name
+    held = tuple(_port(root, where, port) for port in sorted(filter(str.isdigit, names(where / "ports")), key=int))
+    driver = link_name(where / "device/driver") or ("rxe" if text(where / "parent") else "")
+    pci, numa = link_name(where / "device"), number(where / "device/numa_node", -1)
+    return Device(name, driver, text(where / "fw_ver"), text(where / "node_guid"), pci, numa, held)
+
+
 def devices(root: Root = "/") -> tuple[Device, ...]:
-    """RDMA devices of this machine by name; `root` may be a copy of its /sys. Cost: some file reads per port and GID."""
-    root = Path(root)
-    base = root / "sys/class/infiniband"
-    found = []
-    for name in names(base):
-        where = base / name
-        ports = tuple(_port(root, where, port) for port in sorted(filter(str.isdigit, names(where / "ports")), key=int))
-        driver = link_name(where / "device/driver") or ("rxe" if text(where / "parent") else "")
-        pci = link_name(where / "device")
-        found.append(
-            Device(name, driver, text(where / "fw_ver"), text(where / "node_guid"), pci, number(where / "device/numa_node", -1), ports)
-        )
-    return tuple(found)
+    """RDMA devices of this machine by name; `root` may be a copy of its /sys. Cost: some file reads per port and entry of a GID table."""
+    return tuple(_device(Path(root), name) for name in names(Path(root) / FOLDER))
 
 
 def ports(root: Root = "/") -> tuple[Port, ...]:
@@ -147,10 +145,10 @@ def ports(root: Root = "/") -> tuple[Port, ...]:
 
 def port(name: str, number: int | None = None, root: Root = "/") -> Port:
     """Port `number` of the device `name` (None: its first active one, else its first). Raises UsageError for another name or number."""
-    known = {device.name: device for device in devices(root)}
+    known = names(Path(root) / FOLDER)
     if name not in known:
         raise UsageError(f"RDMA device {name!r} is not there.{suggest(name, known) if known else ' This machine has none.'}")
-    held = known[name].ports
+    held = _device(Path(root), name).ports
     chosen = [one for one in held if one.number == number] if number is not None else sorted(held, key=lambda one: not one.active)
     if not chosen:
         raise UsageError(f"RDMA device {name!r} has no port {number}: it has {', '.join(str(one.number) for one in held) or 'none'}.")

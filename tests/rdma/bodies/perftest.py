@@ -1,4 +1,4 @@
-"""`ib_write_bw` from machine 1 to machine 0 on rails 1..NICS at once: `perftest BYTES ITERATIONS [QUEUE_PAIRS]`.
+"""`ib_write_bw` from machine 1 to machine 0 on rails 1..NICS at once: `perftest BYTES ITERATIONS`.
 
 Machine 1 prints {"seconds": from the first client's start to the last one's end, "sent": RDMA packets per NIC}. perftest itself prints
 rates of 0 here, because the machine has no clock frequency in /proc/cpuinfo; the seconds include its start and its exchange of addresses.
@@ -7,26 +7,30 @@ rates of 0 here, because the machine has no clock frequency in /proc/cpuinfo; th
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from ccl_lab import rdma
 
 from .control import ME, NICS, Meeting
 
-FIRST_PORT, LISTENS = 18_515, "0A"
+FIRST_PORT, LISTENS, LIMIT_S = 18_515, "0A", 300
 
 
-def _start(rail: int, peer: str | None) -> subprocess.Popen[str]:
-    nbytes, iterations, queue_pairs = sys.argv[1], sys.argv[2], sys.argv[3] if len(sys.argv) > 3 else "1"
+def _command(rail: int, nbytes: int, iterations: int, queue_pairs: int) -> list[str]:
     port = rdma.port(f"rxe{rail}")
     assert port.gid
-    command = ["ib_write_bw", "-F", "-d", port.device, "-x", str(port.gid.index), "-p", str(FIRST_PORT + rail),
-               "-s", nbytes, "-n", iterations, "-q", queue_pairs]  # fmt: skip
-    words = command + ([peer] if peer else [])
-    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return ["ib_write_bw", "-F", "-d", port.device, "-x", str(port.gid.index), "-p", str(FIRST_PORT + rail),
+            "-s", str(nbytes), "-n", str(iterations), "-q", str(queue_pairs)]  # fmt: skip
+
+
+def _start(command: list[str], preload: str) -> subprocess.Popen[str]:
+    environment = dict(os.environ, LD_PRELOAD=preload) if preload else None
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def _listening() -> set[int]:
@@ -41,27 +45,35 @@ def _listening() -> set[int]:
 
 def _end(programs: list[subprocess.Popen[str]]) -> None:
     for program in programs:
-        printed, _ = program.communicate(timeout=300)
+        printed, _ = program.communicate(timeout=LIMIT_S)
         assert program.returncode == 0, printed
 
 
-def main() -> None:
-    meeting, rails = Meeting(), range(1, NICS + 1)
+def write_bw(meeting: Meeting, rails: Sequence[int], nbytes: int, iterations: int, queue_pairs: int = 1, preload: str = "") -> float:
+    """Seconds from the start of the clients to the end of the last, on machine 1; machine 0 serves, and gives 0. preload: a library."""
+    commands = [_command(rail, nbytes, iterations, queue_pairs) for rail in rails]
     if ME == 0:
-        servers = [_start(rail, None) for rail in rails]
+        servers = [_start(command, preload) for command in commands]
         while not {FIRST_PORT + rail for rail in rails} <= _listening():
             assert all(server.poll() is None for server in servers), "a server ended before a client came"
             time.sleep(0.01)
         meeting.exchange()
         _end(servers)
-        return
-    ports = [rdma.port(f"rxe{rail}") for rail in rails]
+        return 0.0
     meeting.exchange()
-    before, begin = rdma.read(of=ports), time.monotonic()
-    _end([_start(rail, f"10.77.{rail}.1") for rail in rails])
-    seconds = time.monotonic() - begin
+    begin = time.monotonic()
+    _end([_start([*command, f"10.77.{rail}.1"], preload) for command, rail in zip(commands, rails, strict=True)])
+    return time.monotonic() - begin
+
+
+def main() -> None:
+    meeting, ports = Meeting(), rdma.ports()
+    before = rdma.read(of=ports)
+    seconds = write_bw(meeting, range(1, NICS + 1), int(sys.argv[1]), int(sys.argv[2]))
     sent = [now.tx_packets - old.tx_packets for old, now in zip(before, rdma.read(of=ports), strict=True)]
-    print(json.dumps({"seconds": seconds, "sent": sent}))
+    if ME == 1:
+        print(json.dumps({"seconds": seconds, "sent": sent}))
 
 
-main()
+if __name__ == "__main__":
+    main()
