@@ -1,7 +1,7 @@
-"""The conformance and fault suites of the native transport `verbs`, on real verbs: a native program that the rig runs.
+"""The conformance suite of the native transport `verbs` on real verbs: a native program that the rig runs.
 
-Two machines with four NICs each run `build/tests/tests/test_verbs_rig`, which takes no argument, finds its place in RDMA_VM and
-RDMA_VMS, its peer at 10.77.0.<n+1>, and ends with 0.
+`build/tests/tests/test_verbs_rig` takes no argument, connects queue pairs on every NIC of its machine, and ends with 0. Where it finds no
+NIC it says "skipped" and passes, which here is a failure.
 """
 
 from __future__ import annotations
@@ -17,4 +17,5 @@ PROGRAM = Path(__file__).resolve().parents[2] / "build/tests/tests/test_verbs_ri
 
 @pytest.mark.skipif(not PROGRAM.exists(), reason=f"{PROGRAM.name} is not built: make native-tests")
 def test_the_verbs_transport_keeps_the_contract_of_transports(machines: Run) -> None:
-    machines(str(PROGRAM), machines=2, nics=4)
+    (found,) = machines(str(PROGRAM), machines=1, nics=4)
+    assert "0 failed" in found.stdout and "skipped" not in found.stdout, str(found)
