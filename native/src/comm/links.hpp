@@ -72,6 +72,9 @@ class Links {
   // Whether something that was posted, and may have completed, has not left yet: somebody has to go on polling.
   bool unsent() const { return rails_ != nullptr && (rails_->waiting() || net_->unsent()); }
 
+  // Whether nothing that peers are to get would be lost if this were closed now.
+  bool quiet() const { return net_ == nullptr || (net_->quiet() && (rails_ == nullptr || !rails_->waiting())); }
+
   bool attached(std::int32_t peer) const { return shm_->connected(peer); }
   std::vector<std::uint8_t> load_store() const;
   std::size_t n_connections() const { return net_ == nullptr ? 0 : net_->n_connections(); }

@@ -21,6 +21,8 @@ class NicTransport : public Transport {
   virtual std::size_t n_connections() const = 0;
   // Whether puts are not with the system yet.
   virtual bool unsent() const = 0;
+  // Whether what peers are to get has left for good: from then on this may be closed without a loss to them.
+  virtual bool quiet() const { return !unsent(); }
 };
 
 }  // namespace ccl_lab

@@ -1,6 +1,9 @@
 // Messages beside the data; see aside.hpp.
 #include "transport/verbs/aside.hpp"
 
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -133,6 +136,13 @@ Result<AsideMessage> decode_aside(const std::uint8_t* bytes, std::size_t nbytes)
   }
   if (!in.whole()) return bad("kind " + std::to_string(static_cast<int>(message.kind)) + " has the wrong length");
   return message;
+}
+
+Aside::Aside(int fd) : fd_(fd) {
+  const int on = 1;
+  // Refused by a stream socket that is not of TCP, which needs none of this.
+  static_cast<void>(::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on));
+  static_cast<void>(::fcntl(fd, F_SETFD, FD_CLOEXEC));
 }
 
 Aside::~Aside() {

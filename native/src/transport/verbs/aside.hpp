@@ -81,7 +81,8 @@ Result<AsideMessage> decode_aside(const std::uint8_t* bytes, std::size_t nbytes)
 
 class Aside {
  public:
-  explicit Aside(int fd) : fd_(fd) {}
+  // Takes over `fd`. Its messages are short and waited for: they are never held back to be sent together.
+  explicit Aside(int fd);
   ~Aside();
   Aside(const Aside&) = delete;
   Aside& operator=(const Aside&) = delete;

@@ -255,6 +255,11 @@ void VerbsLink::arm() {
   armed_ = true;
 }
 
+bool VerbsLink::quiet() const {
+  return !unsent() && gets_.empty() && !ack_due_ && ack_ns_ == INT64_MAX &&
+         std::all_of(pairs_.begin(), pairs_.end(), [](const Pair& pair) { return pair.flights.empty(); });
+}
+
 void VerbsLink::wake(std::int64_t& wake_ns) const {
   wake_ns = std::min(wake_ns, ack_due_ || (posted_ && up()) ? 0 : ack_ns_);
 }

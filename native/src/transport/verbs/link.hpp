@@ -116,6 +116,8 @@ class VerbsLink {
   void arm();
   void armed_no_more() { armed_ = false; }
   bool unsent() const { return !puts_.empty() || !sprayed_.empty(); }
+  // Nothing is to be sent, nothing is with the NIC, and no acknowledgement is owed.
+  bool quiet() const;
   void wake(std::int64_t& wake_ns) const;
 
   // Not ok: it is over. The first reason counts.

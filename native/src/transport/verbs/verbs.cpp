@@ -139,6 +139,11 @@ bool VerbsTransport::unsent() const {
   return std::any_of(links_.begin(), links_.end(), [](const auto& link) { return link->verbs.ended().ok() && link->verbs.unsent(); });
 }
 
+// A NIC forgets what it was given when its queue pair goes, other than a kernel that was given bytes for a socket.
+bool VerbsTransport::quiet() const {
+  return std::all_of(links_.begin(), links_.end(), [](const auto& link) { return !link->verbs.ended().ok() || link->verbs.quiet(); });
+}
+
 bool VerbsTransport::settled() const {
   return std::all_of(links_.begin(), links_.end(), [](const auto& link) { return link->verbs.up(); });
 }

@@ -54,6 +54,7 @@ class VerbsTransport final : public NicTransport {
   bool connected(std::int32_t peer, std::uint16_t nic, std::uint16_t peer_nic) const override;
   std::size_t n_connections() const override { return links_.size(); }
   bool unsent() const override;
+  bool quiet() const override;
   // Whether all links have exchanged their cards.
   bool settled() const;
   // Of a NIC that was opened; for who counts registrations.
