@@ -451,6 +451,19 @@ class Communicator:
             "node_written_bytes": written,
         }
 
+    def explain(self) -> str:
+        """Which transport carries what, and why."""
+        inside = "tcp, as asked for" if self._member.options.transport == "tcp" else "shared memory"
+        rails = self._member.between_nodes
+        how = self._member.options.rdma
+        between = f"tcp ({rails.why})"
+        if rails.nics is not None:
+            between = (
+                f"verbs ({rails.why}): {how.qps} queue pairs for each pair of NICs, segments of {how.segment_bytes} bytes, "
+                f"{how.mode}, registration {how.register}"
+            )
+        return f"inside a node: {inside}\nbetween nodes: {between}"
+
     def reset(self) -> None:
         """After an error: all ranks call it, and the communicator works again."""
         self._epoch += 1
