@@ -27,9 +27,9 @@ from tests import rig
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE, SHIM = ROOT / "bench/yielding_poll.c", ROOT / "build/bench/yielding_poll.so"
 PEERS = ("ib_write_bw", "ib_write_bw_yielding")  # sides that the others are compared with
-ROUNDS, MOVED_BYTES, TIMEOUT_S = 3, 32 << 20, 900
+ROUNDS, MOVED_BYTES, TIMEOUT_S = 3, 128 << 20, 1800
 NICS = (1, 4)
-SIZES = (64 << 10, 256 << 10, 1 << 20, 4 << 20, 8 << 20)
+SIZES = (64 << 10, 256 << 10, 1 << 20, 8 << 20)
 
 
 def build() -> str | None:
@@ -89,5 +89,5 @@ def run() -> dict[str, Any]:
     )
     return {
         "summary": f"writes of 1 MiB on soft RoCE, {words}",
-        "peers": PEERS, "moved_bytes_per_nic": MOVED_BYTES, "took_s": time.time() - began, "load": os.getloadavg(), "cases": rows,
+        "peers": PEERS, "moved_bytes": MOVED_BYTES, "took_s": time.time() - began, "load": os.getloadavg(), "cases": rows,
     }  # fmt: skip

@@ -17,8 +17,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import ccl_lab as ccl
 from ccl_lab import rdma
 from tests.rdma.bodies.control import ME, Meeting
+from tests.rdma.bodies.jobs import join
 from tests.rdma.bodies.link import DEPTH, Link
 from tests.rdma.bodies.perftest import write_bw
 
@@ -26,6 +28,7 @@ Side = Callable[[Meeting, Sequence[int], int, int], float]
 SHIM = Path(__file__).resolve().parent.parent / "build/bench/yielding_poll.so"
 FEW = 5  # perftest takes no fewer
 IN_FLIGHT = DEPTH // 2
+QUEUE_PAIRS = 1  # of every side, for each pair of NICs: perftest's default
 TIMEOUT, RETRIES = 18, 6  # nothing is to fail here, however busy the host
 
 
@@ -61,17 +64,33 @@ def yielding(meeting: Meeting, rails: Sequence[int], nbytes: int, transfers: int
     return write_bw(meeting, rails, nbytes, transfers, preload=str(SHIM))
 
 
-SIDES: dict[str, Side] = {"ib_write_bw": write_bw, "ib_write_bw_yielding": yielding, "pyverbs": pyverbs}
+def engine(meeting: Meeting, rails: Sequence[int], nbytes: int, transfers: int) -> float:
+    """Sends through `ccl_lab.init()` over verbs, all started at once, of `nbytes` for each NIC; one queue pair for each pair of NICs."""
+    settings = {"nics": ",".join(f"eth{rail}" for rail in rails), "rdma": f"qps={QUEUE_PAIRS}", "trace_spans": "0", "timeout": "300s"}
+    with join(**settings) as comm:
+        memory = ccl.empty(len(rails) * nbytes, "uint8")
+        move = comm.recv if ME == 0 else comm.send
+        move(memory, 1 - ME)  # makes the connections, registers the memory
+        comm.barrier()
+        begin = time.monotonic()
+        for work in [move(memory, 1 - ME, async_op=True) for _ in range(transfers)]:
+            work.wait()
+        seconds = time.monotonic() - begin
+        comm.barrier()
+    return seconds
+
+
+SIDES: dict[str, Side] = {"ib_write_bw": write_bw, "ib_write_bw_yielding": yielding, "pyverbs": pyverbs, "ccl_lab": engine}
 
 
 def main() -> None:
-    """Arguments: rounds, bytes a side moves per NIC, then cases NICS:BYTES."""
+    """Arguments: rounds, bytes a side moves over all NICs, then cases NICS:BYTES."""
     rounds, moved = int(sys.argv[1]), int(sys.argv[2])
     cases = [tuple(map(int, word.split(":"))) for word in sys.argv[3:]]
     meeting = Meeting()
     for round_ in range(rounds):
         for nics, nbytes in cases:
-            many = FEW + max(moved // nbytes, FEW)
+            many = FEW + max(moved // (nics * nbytes), FEW)
             found = {}
             for name in list(SIDES)[:: 1 if round_ % 2 == 0 else -1]:
                 few_s, many_s = (SIDES[name](meeting, range(1, nics + 1), nbytes, count) for count in (FEW, many))

@@ -146,8 +146,8 @@ class Communicator:
     def send(self, x: Any, peer: int, **options: Any) -> Any:
         """Sends x to `peer`, which calls recv."""
         if not options and self._directly(_SEND_RECV, x, None, "sum", self.rank, peer):
-            return
-        self._call("send_recv", as_array(x, "x"), None, root=self.rank, peer=other(peer, self.rank, self.size), **options)
+            return None
+        return self._call("send_recv", as_array(x, "x"), None, root=self.rank, peer=other(peer, self.rank, self.size), **options)
 
     def recv(self, out: Any, peer: int, **options: Any) -> Any:
         """Receives into `out` what `peer` sends."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
+import ccl_lab as ccl
 from ccl_lab import rdma
 from ccl_lab.errors import UnsupportedError
+from ccl_lab.trace.columns import Track
 
 from .conftest import Run
 
@@ -40,3 +43,12 @@ def test_counters_rates_and_errors(body: Run) -> None:
 def test_the_lab_runs_on_a_nic(body: Run) -> None:
     (found,) = body("notebook", "labs/14_rdma_by_hand.ipynb", machines=1, nics=1)
     assert "(b'hello', 7)" in found.stdout and ", 16 different ones" in found.stdout
+
+
+def test_the_engine_does_the_same(body: Run, tmp_path: Path) -> None:
+    target = tmp_path / "engine.arrow"
+    body("lab_engine", str(target), machines=2, nics=2, shared=[tmp_path])
+    trace, recorded = ccl.Trace.load(target), ccl.Trace.load("labs/data/rdma_engine.arrow")
+    for one in (trace, recorded):
+        assert one.where(track=Track.nic_tx, rank=1)["nbytes"].sum() == one.where(track=Track.nic_rx, rank=0)["nbytes"].sum() == 4 << 20
+        assert set(one.where(track=Track.nic_rx, rank=0)["index"].tolist()) == {0, 1}
