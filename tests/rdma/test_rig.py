@@ -123,6 +123,11 @@ def test_machines_end_with_their_launcher(no_rig: str | None, number: signal.Sig
     wait_for(lambda: not processes(f"uml_dir={folder}") and not folder.exists())
 
 
+def test_machines_that_do_not_fit_in_memory_are_refused(machines: Run) -> None:
+    with pytest.raises(rig.RigError, match="16 machines of 65536 MiB do not fit in any of /dev/shm, "):
+        machines("true", machines=16, nics=0, memory_mib=65536)
+
+
 def test_the_command_line_says_what_is_wrong() -> None:
     def call(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
         given = dict(os.environ, **environment)

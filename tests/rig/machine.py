@@ -88,6 +88,7 @@ class Machine:
     ) -> None:  # fmt: skip
         self.number, self._run, self._sink = number, run, sink
         told = dict(environment, RDMA_VM=str(number), RDMA_VMS=str(settings.machines), RDMA_VM_NICS=str(settings.nics), TERM="dumb")
+        place = dict(os.environ, TMPDIR=_memory_folder(settings))
         _write_command(run / f"command.{number}", command, told, Path.cwd())
         consoles = [os.pipe(), os.pipe()]
         writes = [write for _, write in consoles]
@@ -101,7 +102,7 @@ class Machine:
         with (run / f"log.{number}").open("wb") as log:
             self.process = subprocess.Popen(
                 words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=run,
-                pass_fds=[*ends, *writes], env=dict(os.environ, TMPDIR=_memory_folder(settings)),
+                pass_fds=[*ends, *writes], env=place,
             )  # fmt: skip
         for write in writes:
             os.close(write)
