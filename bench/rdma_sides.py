@@ -83,6 +83,13 @@ def engine(meeting: Meeting, rails: Sequence[int], nbytes: int, transfers: int) 
 SIDES: dict[str, Side] = {"ib_write_bw": write_bw, "ib_write_bw_yielding": yielding, "pyverbs": pyverbs, "ccl_lab": engine}
 
 
+def timed(side: Side, meeting: Meeting, rails: Sequence[int], nbytes: int, transfers: int) -> float:
+    """Both machines leave together: what one side has open is closed before another begins."""
+    seconds = side(meeting, rails, nbytes, transfers)
+    meeting.exchange()
+    return seconds
+
+
 def main() -> None:
     """Arguments: rounds, bytes a side moves over all NICs, then cases NICS:BYTES."""
     rounds, moved = int(sys.argv[1]), int(sys.argv[2])
@@ -93,9 +100,8 @@ def main() -> None:
             many = FEW + max(moved // (nics * nbytes), FEW)
             found = {}
             for name in list(SIDES)[:: 1 if round_ % 2 == 0 else -1]:
-                few_s, many_s = (SIDES[name](meeting, range(1, nics + 1), nbytes, count) for count in (FEW, many))
+                few_s, many_s = (timed(SIDES[name], meeting, range(1, nics + 1), nbytes, count) for count in (FEW, many))
                 found[name] = {"few_s": few_s, "many_s": many_s, "s_per_transfer": (many_s - few_s) / (many - FEW)}
-                meeting.exchange()
             if ME == 1:
                 print(json.dumps({"nics": nics, "bytes": nbytes, "round": round_, "transfers": many - FEW, "sides": found}), flush=True)
 

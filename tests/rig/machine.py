@@ -48,7 +48,8 @@ class Outcome:
 
     def __str__(self) -> str:
         parts = [f"machine {self.machine} ended with {self.status}"]
-        parts += [f"{name}:\n{text}" for name in ("stdout", "stderr", "kernel") if (text := getattr(self, name))]
+        shown = ("stdout", "stderr", "kernel") if self.status in (TIMED_OUT, DIED) else ("stdout", "stderr")
+        parts += [f"{name}:\n{text}" for name in shown if (text := getattr(self, name))]
         return "\n".join(parts)
 
 
