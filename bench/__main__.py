@@ -31,6 +31,7 @@ BENCHMARKS = (
     "overlap_live",
     "gpt_steps",
     "rdma",
+    "validation",
 )
 
 

@@ -20,7 +20,7 @@ the put has left and no earlier than the raise before; after a get when it has a
 a time, in static order, and is busy for ceil(bytes * 10^12 / its rate) ps from the common start (0 at topo.INSTANT), and for `alpha`
 more with each transfer to or from another rank: what it costs beyond its bytes, when no other can use them. Nothing else is shared.
 
-**Ops.** t is the time of the op's channel, at first when its rank enters (`late`); L the sum of the path's latencies;
+**Ops.** t is the time of the op's channel, at first when its rank enters (`late`); L the path's latency (Topology.latency_ps);
 `free` the time when every link of the path is free; `ready` when the owner of remote memory has entered.
 
     put      start = max(t, ready, free); leaves = start + alpha + bytes / slowest link; arrives = leaves + L. The channel goes on at t.
@@ -73,7 +73,9 @@ class Times:
 
     begin_ps: its channel came to it; end_ps: its channel went on; start_ps: the first byte moved; leave_ps: the last byte left;
     arrive_ps: last byte and signal are visible; level: i32, number of the batch; finish_ps: a rank's end; links: i32[n_ops, 2];
-    nbytes: bytes each op moves.
+    nbytes: bytes each op moves; tier_ps: latency of its path beyond that of the links, by the tier of switches where its ends meet.
+    ranks: i32[n_ranks], the rank of the topology that each one is (None: the same); shared: transfers use all links of their path from
+    the first byte to the last.
     """
 
     begin_ps: I64
@@ -86,6 +88,9 @@ class Times:
     late_ps: I64
     links: npt.NDArray[np.int32]
     nbytes: I64
+    tier_ps: I64
+    ranks: npt.NDArray[np.int32] | None = None
+    shared: bool = False
 
     @property
     def time_ps(self) -> int:
@@ -156,8 +161,7 @@ def _exact_times(schedule: Schedule, topology: Topology, layout: Layout, late: L
                  interference: float) -> Times:
     late_ps, alone_ps = _late_ps(late, topology.n_ranks), _compute_ps(schedule, compute)
     alpha_ps = _picoseconds("alpha", alpha)
-    if not 1.0 <= interference <= 100.0:
-        raise UsageError(f"interference {interference!r}: expected a factor from 1 (none) to 100.")
+    _check_interference(interference)
     times = _core_times(schedule, topology, layout, late_ps, alone_ps, alpha_ps)
     if interference == 1.0:
         return times
@@ -165,11 +169,16 @@ def _exact_times(schedule: Schedule, topology: Topology, layout: Layout, late: L
                   lambda compute_ps: _core_times(schedule, topology, layout, late_ps, compute_ps, alpha_ps))
 
 
+def _check_interference(interference: float) -> None:
+    if not 1.0 <= interference <= 100.0:
+        raise UsageError(f"interference {interference!r}: expected a factor from 1 (none) to 100.")
+
+
 def _core_times(schedule: Schedule, topology: Topology, layout: Layout, late_ps: I64, compute_ps: I64, alpha_ps: int) -> Times:
     ops, links = schedule.ops, topology.links
     nbytes = layout.op_bytes()
     held = np.isin(ops.kind, (Kind.put, Kind.get)) & (ops.peer != ops.rank) & (nbytes > 0)
-    path, request_ps = _paths(schedule, topology)
+    path, request_ps, tier_ps = _paths(schedule, topology)
     times = np.zeros((5, len(ops)), np.int64)
     level, finish_ps = np.zeros(len(ops), np.int32), np.zeros(topology.n_ranks, np.int64)
     status, op, detail = _core.simulate_exact(
@@ -177,26 +186,38 @@ def _core_times(schedule: Schedule, topology: Topology, layout: Layout, late_ps:
         nbytes * np.maximum(np.where(ops.kind == Kind.reduce, ops.src_count, 1), 1),
         np.where(held, np.int64(alpha_ps), 0), compute_ps, _ready_ps(schedule, late_ps), request_ps,
         np.ascontiguousarray(path[:, 0]), np.ascontiguousarray(path[:, 1]),
-        np.isin(links.kind, (LinkKind.nic_tx, LinkKind.nic_rx)).astype(np.uint8), links.bytes_per_s, links.latency_ps, late_ps,
+        np.isin(links.kind, (LinkKind.nic_tx, LinkKind.nic_rx)).astype(np.uint8), links.bytes_per_s, links.latency_ps, late_ps, tier_ps,
         times, level, finish_ps)  # fmt: skip
     if status != _OK:
         _raise(schedule, status, op, detail)
-    return Times(*times, level=level, finish_ps=finish_ps, late_ps=late_ps, links=path, nbytes=nbytes)
+    return Times(*times, level=level, finish_ps=finish_ps, late_ps=late_ps, links=path, nbytes=nbytes,
+                 tier_ps=tier_ps if len(tier_ps) else np.zeros(len(ops), np.int64))
 
 
-def _paths(schedule: Schedule, topology: Topology) -> tuple[npt.NDArray[np.int32], I64]:
-    """Links i32[n_ops, 2] of every op, and the latency of each get's request. Ranks out of range are left to the core to refuse."""
-    ops, last = schedule.ops, topology.n_ranks - 1
-    rank = np.clip(ops.rank, 0, last)
-    far = np.isin(ops.kind, (Kind.put, Kind.get, Kind.signal))
-    peer = np.where(far, np.clip(ops.peer, 0, last), rank)
-    gets = ops.kind == Kind.get
-    path = topology.path(np.where(gets, peer, rank), np.where(gets, rank, peer), ops.channel)
+def _paths(schedule: Schedule, topology: Topology) -> tuple[npt.NDArray[np.int32], I64, I64]:
+    """Links i32[n_ops, 2] of every op, the latency of each get's request, and what switches add to each op's latency (empty: nothing).
+
+    Ranks out of range are left to the core to refuse.
+    """
+    ops = schedule.ops
+    src, dst = _source_and_destination(schedule, topology)
+    path, gets = topology.path(src, dst, ops.channel), ops.kind == Kind.get
     request_ps = np.zeros(len(ops), np.int64)
     if gets.any():
-        asked = topology.path(rank[gets], peer[gets], ops.channel[gets])
-        request_ps[gets] = topology.links.latency_ps[asked].sum(axis=1)
-    return path, request_ps
+        request_ps[gets] = topology.latency_ps(dst[gets], src[gets], ops.channel[gets])
+    tier_ps = np.zeros(0, np.int64)
+    if topology.network is not None:
+        tier_ps = topology.tier_latency_ps(src, dst, ops.channel)
+    return path, request_ps, tier_ps
+
+
+def _source_and_destination(schedule: Schedule, topology: Topology) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Ranks whose link an op's bytes leave and reach; the op's own rank twice where it moves nothing to another."""
+    ops, last = schedule.ops, topology.n_ranks - 1
+    rank = np.clip(ops.rank, 0, last)
+    peer = np.where(np.isin(ops.kind, (Kind.put, Kind.get, Kind.signal)), np.clip(ops.peer, 0, last), rank)
+    gets = ops.kind == Kind.get
+    return np.where(gets, peer, rank), np.where(gets, rank, peer)
 
 
 def _ready_ps(schedule: Schedule, late_ps: I64) -> I64:
@@ -284,7 +305,7 @@ def _spans(schedule: Schedule, topology: Topology, layout: Layout, times: Times)
     # A put is open from its issue until its bytes have left, as the engine records it.
     ends = np.where(ops.kind == Kind.put, times.leave_ps, times.end_ps)
     parts = [
-        _ranks(topology, layout, times),
+        _ranks(layout, times),
         _rows(schedule, times, every, Track.channel, ops.kind, times.begin_ps, ends),
         _rows(schedule, times, ops.kind == Kind.compute, Track.compute, ops.kind, times.begin_ps, times.end_ps),
         _rows(schedule, times, local, Track.copy, ops.kind, times.start_ps, times.leave_ps),
@@ -298,10 +319,11 @@ def _spans(schedule: Schedule, topology: Topology, layout: Layout, times: Times)
     return {**columns, "node": topology.node_of[columns["rank"]], "begin_ns": begin_ps // 1000, "end_ns": end_ps // 1000}
 
 
-def _ranks(topology: Topology, layout: Layout, times: Times) -> dict[str, npt.NDArray[Any]]:
-    n = topology.n_ranks
+def _ranks(layout: Layout, times: Times) -> dict[str, npt.NDArray[Any]]:
+    n = len(times.finish_ps)
     none = np.full(n, -1, np.int32)
-    return {"rank": np.arange(n, dtype=np.int32), "track": np.full(n, Track.control, np.uint8), "index": np.zeros(n, np.uint16),
+    ranks = np.arange(n, dtype=np.int32) if times.ranks is None else times.ranks
+    return {"rank": ranks, "track": np.full(n, Track.control, np.uint8), "index": np.zeros(n, np.uint16),
             "kind": np.full(n, SpanKind.collective, np.uint8), "op_id": none, "step": none, "peer": none,
             "nbytes": np.full(n, layout.message_nbytes(), np.int64), "begin_ps": times.late_ps, "end_ps": times.finish_ps}  # fmt: skip
 
@@ -321,9 +343,11 @@ def _nic_rows(schedule: Schedule, topology: Topology, times: Times, mask: npt.ND
     link = times.links[:, side]
     busy = np.where(mask, times.leave_ps - times.start_ps, 0)
     rates = links.bytes_per_s[times.links]
-    # The slower side is busy for the whole transfer, the faster one for its share of it; spans are drawn, so a float will do.
-    own = np.where(rates[:, side] > rates.min(axis=1), busy * (rates.min(axis=1) / np.maximum(rates[:, side], 1)), busy)
-    shift = links.latency_ps[times.links].sum(axis=1) if side else 0
+    # The slower side is busy for the whole transfer, the faster one for its share of it; spans are drawn, so a float will do. Where links
+    # are shared both are in use from the first byte to the last.
+    faster = (rates[:, side] > rates.min(axis=1)) & (not times.shared)
+    own = np.where(faster, busy * (rates.min(axis=1) / np.maximum(rates[:, side], 1)), busy)
+    shift = links.latency_ps[times.links].sum(axis=1) + times.tier_ps if side else 0
     out = _rows(schedule, times, mask, track, np.full(len(mask), SpanKind.segment), times.start_ps + shift,
                 times.start_ps + shift + own.astype(np.int64))
     op_id = out["op_id"]

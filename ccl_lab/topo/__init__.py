@@ -7,6 +7,7 @@ second and latencies whole picoseconds, so that everything computed from them is
 
 from .discover import Gpu, Machine, Nic, RdmaDevice, discover
 from .model import LinkKind, Links, Topology, duration_ps
+from .network import Level, Network, Tier
 from .presets import PRESETS, Preset
 from .rates import INSTANT
 
@@ -14,12 +15,15 @@ __all__ = [
     "INSTANT",
     "PRESETS",
     "Gpu",
+    "Level",
     "LinkKind",
     "Links",
     "Machine",
+    "Network",
     "Nic",
     "Preset",
     "RdmaDevice",
+    "Tier",
     "Topology",
     "discover",
     "duration_ps",

@@ -2,6 +2,8 @@
 
     {"format": "ccl_lab.topology", "version": 1, "name": "lab", "node_of": [[0, 4], [1, 4]], ...}
 
+Version 2 is version 1 with "network", the tiers of switches, so that a reader that knows none refuses it.
+
 Is: encode and decode, with every input checked. Is not: the model; `Topology` itself checks that columns fit.
 """
 
@@ -16,11 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import DecodeError, UsageError
+from .network import Network, Tier
 
 if TYPE_CHECKING:
     from .model import Topology
 
-FORMAT, VERSION = "ccl_lab.topology", 1
+FORMAT, VERSION, WITH_NETWORK = "ccl_lab.topology", 1, 2
 MAX_RANKS = 1 << 24
 COLUMNS = ("node_of", "local_of", "nic_bytes_per_s", "nic_latency_ps", "fabric_bytes_per_s", "fabric_latency_ps",
            "local_bytes_per_s")
@@ -61,6 +64,8 @@ def to_dict(topology: Topology) -> dict[str, Any]:
     data |= {key: _runs(getattr(topology, key)) for key in COLUMNS}
     if np.array_equal(topology.local_of, local_indices(topology.node_of)):
         data["local_of"] = None  # ranks of a node in rank order, which is nearly always so
+    if topology.network is not None:
+        data |= {"version": WITH_NETWORK, "network": _network_to_dict(topology.network)}
     if topology.path_limits:
         data["path_limits"] = dict(topology.path_limits)
     return data | {"nic_names": list(topology.nic_names), "sources": dict(topology.sources)}
@@ -72,8 +77,9 @@ def from_dict(data: Any) -> Topology:
 
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise DecodeError(f"not a topology: expected an object with \"format\": \"{FORMAT}\".")
-    if data.get("version") != VERSION:
-        raise DecodeError(f"topology version {data.get('version')!r}: expected {VERSION}; a newer ccl_lab wrote it.")
+    if data.get("version") != (WITH_NETWORK if "network" in data else VERSION):
+        raise DecodeError(f"topology version {data.get('version')!r}: expected {VERSION}, or {WITH_NETWORK} with a network; a newer "
+                          "ccl_lab wrote it.")  # fmt: skip
     missing = sorted(({*SCALARS, *COLUMNS, "sources"}) - set(data))
     if missing:
         raise DecodeError(f"topology lacks {', '.join(missing)}.")
@@ -90,9 +96,32 @@ def from_dict(data: Any) -> Topology:
         raise DecodeError("path_limits: expected an object of whole bytes/s.")
     columns = {key: _column(data[key], key) for key in COLUMNS if data[key] is not None or key != "local_of"}
     try:
-        return Topology(**{key: data[key] for key in SCALARS}, **columns, nic_names=tuple(names), sources=sources, path_limits=limits)
+        return Topology(**{key: data[key] for key in SCALARS}, **columns, nic_names=tuple(names), sources=sources, path_limits=limits,
+                        network=_network_of_dict(data["network"]) if "network" in data else None)
     except UsageError as error:
         raise DecodeError(str(error)) from None
+
+
+TIER_SCALARS = {"name": str, "latency_ps": int, "uplinks": int, "uplink_bytes_per_s": int, "per_rail": bool}
+
+
+def _network_to_dict(network: Network) -> dict[str, Any]:
+    tiers = [{key: getattr(tier, key) for key in TIER_SCALARS} | {"group_of": _runs(tier.group_of)} for tier in network.tiers]
+    return {"routing": network.routing, "seed": network.seed, "tiers": tiers}
+
+
+def _network_of_dict(data: Any) -> Network:
+    if not isinstance(data, dict) or not {"routing", "seed", "tiers"} <= set(data) or not isinstance(data["tiers"], list):
+        raise DecodeError("network: expected an object with routing, seed and a list of tiers.")
+    tiers = []
+    for i, tier in enumerate(data["tiers"]):
+        if not isinstance(tier, dict) or set(tier) != {*TIER_SCALARS, "group_of"}:
+            raise DecodeError(f"network: tier {i}: expected an object with {', '.join(TIER_SCALARS)} and group_of.")
+        for key, kind in TIER_SCALARS.items():
+            if type(tier[key]) is not kind:
+                raise DecodeError(f"network: tier {i}: {key} is {str(tier[key])[:80]!r}: expected {kind.__name__}.")
+        tiers.append(Tier(**{key: tier[key] for key in TIER_SCALARS}, group_of=_column(tier["group_of"], f"tier {i}: group_of")))
+    return Network(tuple(tiers), data["routing"], data["seed"])
 
 
 def save(topology: Topology, path: Union[str, os.PathLike[str]]) -> Path:

@@ -5,10 +5,10 @@
     rank r ── local(r)                                                              its own memory engine
 
 Is: a frozen value with numpy columns, and the two questions every worker asks of it, `nic_of` and `path`. Is not: a
-routing or queueing model; the network between NICs is taken as non-blocking. Invariants: rates are whole bytes/s,
-latencies whole ps; columns are read-only; link ids are fabric_tx 0…n, fabric_rx n…2n, local 2n…3n, then nic_tx
-and nic_rx, NIC i of node k at k * nics_per_node + i. Half of a latency is charged at each end of a path, so that a path
-between equal ends costs exactly the latency that was given.
+routing or queueing model; the network between NICs is non-blocking, or what `network` says (network.py). Invariants: rates are whole
+bytes/s, latencies whole ps; columns are read-only; link ids are fabric_tx 0…n, fabric_rx n…2n, local 2n…3n, then nic_tx
+and nic_rx, NIC i of node k at k * nics_per_node + i, then those between switches. Half of a latency is charged at each end of a
+path, so that a path between equal ends costs exactly the latency that was given.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ import numpy.typing as npt
 from .. import views
 from ..errors import UsageError
 from ..units import Duration
+from . import network
+from .network import Level, Network
 from .rates import INSTANT, Rate, parse_latency, parse_rate
 
 GBIT, GBYTE = 1.25e8, 1e9
@@ -47,11 +49,15 @@ class LinkKind(IntEnum):
     local = 2  # a rank's own memory: copies and reductions
     nic_tx = 3  # from a node into the network
     nic_rx = 4  # from the network to a node
+    uplink = 5  # from a switch to the tier above
+    downlink = 6  # from there to a switch
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Links:
-    """Every link as a row: kind u8, node i32, owner i32 (rank, or NIC of the node), bytes_per_s i64, latency_ps i64."""
+    """Every link as a row: kind u8, node i32, owner i32 (rank, or NIC of the node), bytes_per_s i64, latency_ps i64.
+
+    Between switches, node is the switch of its tier, owner the number of the uplink there."""
 
     kind: npt.NDArray[np.uint8]
     node: I32
@@ -90,7 +96,7 @@ class Topology:
     is absent or down, and `nic_of` goes round it. rails: NIC i of every node is on leaf switch i. emulated: rates
     are imposed by the lab (shaped), not those of real hardware. sources: where each number comes from.
     path_limits: bytes/s that one rank gets of a NIC over its path inside the node, by PATH_LIMITS; what is not given does
-    not limit. Planners read it, links do not.
+    not limit. Planners read it, links do not. network: the switches between nodes (network.py); None: non-blocking.
 
     Raises UsageError if columns do not fit or a rate is not usable.
     """
@@ -110,6 +116,7 @@ class Topology:
     nic_names: tuple[str, ...] = ()
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
     path_limits: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    network: Network | None = None
 
     # -- construction
 
@@ -142,6 +149,8 @@ class Topology:
             raise UsageError(f"path_limits {dict(self.path_limits)}: expected bytes/s above 0 for some of {', '.join(PATH_LIMITS)}.")
         if self.nic_names and len(self.nic_names) != nics:
             raise UsageError(f"nic_names: expected {nics} names, found {len(self.nic_names)}.")
+        if self.network is not None and (self.network.n_nodes != n_nodes or not nics):
+            raise UsageError(f"network of {self.network.n_nodes} nodes: expected {n_nodes} nodes, with NICs.")
 
     @classmethod
     def cluster(
@@ -189,10 +198,9 @@ class Topology:
 
     @classmethod
     def preset(cls, name: str, nodes: int | None = None) -> Topology:
-        """A known machine by name ("h100", "gb200_nvl72", "lab", …), `nodes` of it; `.sources` says where numbers come from.
+        """`nodes` of a known machine ("h100", "gb200_nvl72", "llama3_24k", …); `.sources` says where numbers come from.
 
-        Raises UsageError with the nearest name if there is no such preset.
-        """
+        Raises UsageError with the nearest name if there is none."""
         from .presets import build
 
         return build(name, nodes)
@@ -228,6 +236,15 @@ class Topology:
         for nic in nics:
             rates[self._nic_row(nic)] = 0
         return self.replace(nic_bytes_per_s=rates)
+
+    def with_network(self, *levels: Level, routing: str = "ecmp", seed: int = 0) -> Topology:
+        """A copy whose nodes, in order of their numbers, hang on the switches of `levels`, from the NICs up; routing, seed: see Network.
+
+            >>> Topology.cluster(nodes=8).with_network(Level("leaf", nodes=4, uplinks=2), Level("spine")).network.n_nodes
+            8
+        """
+        node_rate = int(self.nic_bytes_per_s.reshape(self.n_nodes, -1).sum(axis=1).max())
+        return self.replace(network=network.build(levels, self.n_nodes, node_rate, self.nics_per_node, routing, seed))
 
     def subset(self, ranks: Sequence[int]) -> Topology:
         """The topology of some ranks, which become 0, 1, 2, … in the order given; nodes without a rank are left out."""
@@ -299,6 +316,10 @@ class Topology:
             "bytes_per_s": np.concatenate([self.fabric_bytes_per_s] * 2 + [self.local_bytes_per_s] + [self.nic_bytes_per_s] * 2),
             "latency_ps": np.concatenate([fabric - fabric // 2, fabric // 2, zero, nic - nic // 2, nic // 2]),
         }
+        if self.network is not None:
+            more = self.network.link_columns(self.nics_per_node)
+            more["kind"] = np.where(more.pop("up"), LinkKind.uplink, LinkKind.downlink).astype(np.uint8)
+            columns = {name: np.concatenate([column, more[name]]) for name, column in columns.items()}
         for column in columns.values():
             column.setflags(write=False)
         return Links(**columns)
@@ -368,6 +389,20 @@ class Topology:
             out[far] = np.stack([tx, rx], axis=-1)
         out[own] = 2 * n + src[own][:, None]
         return out
+
+    def route(self, src: npt.ArrayLike, dst: npt.ArrayLike, channel: npt.ArrayLike = 0) -> I32:
+        """Links from rank `src` to rank `dst`, those between switches too: i32[..., 2 * tiers], -1 where one is not passed.
+
+        The first and the last are those of `path`. Raises UsageError where no switch joins the two."""
+        return network.route(self, src, dst, channel)
+
+    def latency_ps(self, src: npt.ArrayLike, dst: npt.ArrayLike, channel: npt.ArrayLike = 0) -> I64:
+        """One way, from rank `src` to rank `dst`: of the links of `path`, and of the tier where they meet; i64[...]."""
+        return self.links.latency_ps[self.path(src, dst, channel)].sum(axis=-1) + self.tier_latency_ps(src, dst, channel)
+
+    def tier_latency_ps(self, src: npt.ArrayLike, dst: npt.ArrayLike, channel: npt.ArrayLike = 0) -> I64:
+        """What the network adds to the latencies of two NICs, by the tier where they meet; 0 in a node, or without network; i64[...]."""
+        return network.tier_latency_ps(self, self._checked(src, "src"), self._checked(dst, "dst"), channel)
 
     def _checked(self, ranks: npt.ArrayLike, what: str) -> I64:
         array = np.asarray(ranks, dtype=np.int64)

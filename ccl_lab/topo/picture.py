@@ -57,6 +57,18 @@ def _node(topology: Topology, node: int, usual: int) -> list[str]:
     return lines + ([f"{'':9} | {_cells(nics, width)}"] if m else [])
 
 
+def _switches(topology: Topology) -> list[str]:
+    """One line: each tier with its groups and switches in a group, uplinks of a switch, and what it adds to the latency."""
+    network, tiers = topology.network, []
+    if network is None:
+        return []
+    for k, tier in enumerate(network.tiers):
+        text = f"{tier.name}{' per rail' * tier.per_rail} {tier.groups} x {network.switches(k, topology.nics_per_node) // tier.groups}"
+        text += f" ({tier.uplinks} up, {format_rate(tier.uplink_bytes_per_s)} each)" if tier.uplinks else ""
+        tiers.append(text + (f" +{format_time(tier.latency_ps * 1e-12)}" if tier.latency_ps else ""))
+    return [f"  switches {', '.join(tiers)}; {network.routing}"]
+
+
 def picture(topology: Topology) -> str:
     """A line of sums, then the first nodes with their ranks and NICs."""
     sizes, m = topology.ranks_per_node, topology.nics_per_node
@@ -71,6 +83,7 @@ def picture(topology: Topology) -> str:
         f"  fabric  {_gbytes(topology.fabric_bytes_per_s)} per rank each way, {_latency(topology.fabric_latency_ps)}",
         f"  NICs    {nics}",
         f"  memory  {_gbytes(topology.local_bytes_per_s)} per rank",
+        *_switches(topology),
         bar,
     ]
     usual = _usual_rate(topology)

@@ -2,6 +2,7 @@
 
 Is: a table. Is not: calibrated to a benchmark; fabric rates are what a ring gets of the link (headers and flow control
 take the rest), NIC rates are line rates (a NIC reaches 92 to 97 % of them). What nobody published says "assumption".
+Machines without levels have a non-blocking network; those with levels say for each where its numbers come from.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from ..errors import UsageError, suggest
+from .network import Level
 
 if TYPE_CHECKING:
     from .model import Topology
@@ -31,6 +33,8 @@ class Preset:
     rails: bool
     sources: dict[str, str]
     path_gbits_per_s: dict[str, float] = dataclasses.field(default_factory=dict)
+    levels: tuple[Level, ...] = ()  # from the NICs up
+    routing: str = "ecmp"
 
 
 _NIC_LATENCY = "assumption: 5 us one way for a put by a host thread; rack to building ratios 1:7:15:30 are in arXiv 2510.20171"
@@ -87,8 +91,58 @@ PRESETS: dict[str, Preset] = {
         local_gbytes_per_s=_hbm("8 TB/s, GB200 datasheet")),
 }
 
+
+def _cluster(nodes: int, levels: tuple[Level, ...], routing: str, gpu: str = "hgx_h100", **sources: str) -> Preset:
+    """`nodes` of a machine above on the switches of `levels`."""
+    machine = PRESETS[gpu]
+    return dataclasses.replace(machine, nodes=nodes, levels=levels, routing=routing, sources={**machine.sources, **sources})
+
+
+_SWITCH_LATENCY = "assumption: 1 us more for two more switches and their fibres"
+_SIXTEEN_FLOWS = "16 flows between two GPUs are hashed over all paths; taken as even"
+
+PRESETS |= {
+    "rail_leaf_spine": _cluster(
+        128, (Level("leaf", nodes=32, uplinks=32, per_rail=True), Level("spine", latency="1us")), "ecmp",
+        **{"network.leaf": "32 nodes of 8 GPUs on 8 leaf switches, NIC i on leaf i, 32 ports of 400 Gb/s down and 32 up (NVIDIA DGX "
+                           "SuperPOD H100 reference architecture); latency within the NIC's",
+           "network.spine": f"non-blocking (same source); {_SWITCH_LATENCY}",
+           "network.routing": "assumption: one path per connection, by a hash"}),
+    "llama3_24k": _cluster(
+        3072, (Level("rack", nodes=2, uplinks=16), Level("pod", nodes=384, oversubscription=7, uplinks=16, latency="1us"),
+               Level("aggregation", latency="2us")), "spray",
+        **{"network.rack": "2 servers of 8 GPUs on one rack switch, 400 Gb/s a NIC (Llama 3, arXiv 2407.21783, 3.3.1); "
+                           "assumption: as many uplinks as NICs",
+           "network.pod": "192 racks, 3,072 GPUs, full bisection; 1:7 above (same source); assumption: 16 links to the aggregation layer; "
+                          f"{_SWITCH_LATENCY}",
+           "network.aggregation": "8 pods, 24,576 GPUs (same source); assumption: 2 us more than in a rack",
+           "network.routing": f"{_SIXTEEN_FLOWS} (Llama 3, arXiv 2407.21783, 3.3.1)"}),
+    "ncclx_100k": _cluster(
+        38 * 384, (Level("rack", nodes=2, uplinks=16), Level("zone", nodes=384, oversubscription=2.8, uplinks=76, latency="6us"),
+                   Level("building", nodes=8 * 384, uplinks=76, latency="14us"), Level("region", latency="29us")), "spray",
+        **{"network.rack": "16 GPUs, 400 Gb/s each (NCCLX, arXiv 2510.20171); assumption: 1 us of the NIC's latency is the network's in a "
+                           "rack, the base of the ratios 1:7:15:30 of the levels (same source)",
+           "network.zone": "3,072 GPUs at full bisection, 1:2.8 above, 76 planes (same source); latency 7 times the base",
+           "network.building": "38 zones in 5 buildings (same source); assumption: 8 zones a building, 6 in the last; no further "
+                               "oversubscription between buildings (1, 1, 2.8, 2.8 counted from the NICs); latency 15 times the base",
+           "network.region": "between buildings 30 times the base (same source)",
+           "network.routing": "queue pairs spread over the planes (same source); taken as even"}),
+    "hpn": _cluster(
+        1920, (Level("port", nodes=1, uplinks=2, per_rail=True),
+               Level("segment", nodes=128, oversubscription=128 * 200 / (60 * 400), uplinks=120, latency="0us", per_rail=True),
+               Level("pod", nodes=1920, oversubscription=15, uplinks=120, latency="1us"), Level("core", latency="2us")), "ecmp",
+        **{"network.port": "2 x 200 Gb/s a NIC, each on a plane of its own (Alibaba HPN, SIGCOMM 2024)",
+           "network.segment": "128 hosts of 8 GPUs; of each rail and plane one switch with 128 x 200 Gb/s down and 60 x 400 Gb/s up (same "
+                              "source)",
+           "network.pod": f"15 segments, 15,360 GPUs; 15:1 above (same source); {_SWITCH_LATENCY}; assumption: as many links "
+                          "up as a rail has",
+           "network.core": "assumption: 2 us more than in a segment",
+           "network.routing": "hash of each connection; planes stay apart to the top (same source)",
+           "fabric_gbytes_per_s": "assumption: as HGX H100; the hosts' GPUs differ"}),
+}
+
 ALIASES = {"a100": "dgx_a100", "h100": "hgx_h100", "h200": "hgx_h200", "b200": "hgx_b200", "gb200": "gb200_nvl72",
-           "nvl72": "gb200_nvl72", "default": "lab"}
+           "nvl72": "gb200_nvl72", "default": "lab", "llama3": "llama3_24k", "ncclx": "ncclx_100k", "hpn7": "hpn"}
 
 
 def build(name: str, nodes: int | None = None) -> Topology:
@@ -100,6 +154,8 @@ def build(name: str, nodes: int | None = None) -> Topology:
     if key not in PRESETS:
         raise UsageError(f"no preset {name!r}.{suggest(str(name), [*PRESETS, *ALIASES])}")
     fields = {field.name: getattr(PRESETS[key], field.name) for field in dataclasses.fields(Preset)}
+    levels, routing = fields.pop("levels"), fields.pop("routing")
     limits = {path: int(rate * GBIT) for path, rate in fields.pop("path_gbits_per_s").items()}
     machine = Topology.cluster(**{**fields, "nodes": PRESETS[key].nodes if nodes is None else nodes}, name=key)
-    return machine.replace(path_limits=limits) if limits else machine
+    machine = machine.replace(path_limits=limits) if limits else machine
+    return machine.with_network(*levels, routing=routing) if levels else machine

@@ -34,6 +34,7 @@ def subset(topology: Topology, ranks: Sequence[int]) -> Topology:
         fabric_latency_ps=topology.fabric_latency_ps[chosen],
         local_bytes_per_s=topology.local_bytes_per_s[chosen],
         nic_names=tuple(topology.nic_names[row] for row in rows) if topology.nic_names else (),
+        network=None if topology.network is None else topology.network.subset(nodes),
     )
 
 

@@ -14,6 +14,7 @@ void bind_reduce(nb::module_& m);
 void bind_segment(nb::module_& m);
 void bind_engine(nb::module_& m);
 void bind_sim(nb::module_& m);
+void bind_sharing(nb::module_& m);
 
 namespace {
 
@@ -42,4 +43,5 @@ NB_MODULE(_core, m) {
   bind_segment(m);
   bind_engine(m);
   bind_sim(m);
+  bind_sharing(m);
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ccl_lab.ir import Builder, Schedule
-from ccl_lab.topo import Topology
+from ccl_lab.topo import Network, Tier, Topology
 
 
 def random_topology(rng: np.random.Generator, n: int) -> Topology:
@@ -24,6 +24,20 @@ def random_topology(rng: np.random.Generator, n: int) -> Topology:
     return Topology(
         "random", node_of, nics, rates, rng.integers(0, 9_000_000, n_nodes * nics), rng.integers(10**6, 10**12, n),
         rng.integers(0, 2_000_001, n), rng.integers(10**6, 10**12, n), local_of=local_of)  # fmt: skip
+
+
+def random_network(rng: np.random.Generator, n_nodes: int) -> Network:
+    """One to four tiers, uneven groups, rails at the bottom at times."""
+    tiers, group_of = [], np.arange(n_nodes)
+    depth, rails = int(rng.integers(1, 5)), int(rng.integers(0, 3))
+    for k in range(depth):
+        top = k == depth - 1
+        parents = 1 if top else int(rng.integers(1, group_of.max() + 2))
+        parent = np.concatenate([np.arange(parents), rng.integers(0, parents, group_of.max() + 1 - parents)])
+        group_of = rng.permutation(parent)[group_of]
+        tiers.append(Tier(f"t{k}", group_of, int(rng.integers(0, 5_000_000)), 0 if top else int(rng.integers(1, 5)),
+                          int(rng.integers(1_000_000, 90_000_000_000)), k < rails and not top))  # fmt: skip
+    return Network(tuple(tiers), str(rng.choice(["ecmp", "spray"])), int(rng.integers(0, 100)))
 
 
 def random_schedule(rng: np.random.Generator, n: int, n_ops: int) -> Schedule:

@@ -143,7 +143,17 @@ class Oracle:
                 whole = int(self.topology.fabric_latency_ps[link[1]] if link[0].startswith("fabric")
                             else self.topology.nic_latency_ps[link[1] * self.topology.nics_per_node + link[2]])  # fmt: skip
                 total += whole // 2 if link[0].endswith("rx") else whole - whole // 2
-        return total
+        return total + self.between_switches(links)
+
+    def between_switches(self, links: list[Any]) -> int:
+        """Of the lowest tier with a switch above both NICs."""
+        if self.topology.network is None or not links or not links[0][0].startswith("nic"):
+            return 0
+        (_, node, nic), (_, other, other_nic) = links
+        for tier in self.topology.network.tiers:
+            if tier.group_of[node] == tier.group_of[other] and (nic == other_nic or not tier.per_rail):
+                return int(tier.latency_ps)
+        raise AssertionError("no switch above both")
 
     def duration(self, op: Any, link: Any) -> int:
         work = self.op_bytes[op.op_id] * (len(op.sources) if op.kind == Kind.reduce else 1)
@@ -156,9 +166,7 @@ class Oracle:
         self.serial += 1
         heapq.heappush(self.heap, (time, self.serial, what, args))
 
-    def run(self) -> None:
-        self.heap: list[Any] = []
-        self.serial = 0
+    def prepare(self) -> None:
         self.begin: dict[int, int] = {}
         self.end: dict[int, int] = {}
         self.start: dict[int, int] = {}
@@ -172,6 +180,11 @@ class Oracle:
         self.count: dict[Any, int] = defaultdict(int)
         self.sleeping: list[tuple[Any, Any]] = []  # (condition, what to do) of blocked channels
         self.finish = list(self.late)
+
+    def run(self) -> None:
+        self.prepare()
+        self.heap: list[Any] = []
+        self.serial = 0
         for rank, channel in self.channels:
             self.at(self.late[rank], self.next_op, (rank, channel))
         while self.heap:

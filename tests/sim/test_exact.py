@@ -8,9 +8,9 @@ import pytest
 from ccl_lab.errors import DeadlockError, ScheduleError, ShapeError, UsageError
 from ccl_lab.ir import Builder, Kind, OpTable, Schedule
 from ccl_lab.simulator import Times, exact_times, simulate
-from ccl_lab.topo import LinkKind, Topology, duration_ps
+from ccl_lab.topo import LinkKind, Network, Tier, Topology, duration_ps
 
-from .cases import random_schedule, random_topology, ring_all_gather
+from .cases import random_network, random_schedule, random_topology, ring_all_gather
 from .oracle import Oracle
 
 COLUMNS = ("begin", "end", "start", "leave", "arrive")
@@ -46,6 +46,18 @@ def test_random_schedules_equal_the_oracle_to_the_picosecond(block: int) -> None
             assert_equal_to_oracle(*draw(seed))
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_switches_between_nodes_add_their_latency(block: int) -> None:
+    for seed in range(25 * block, 25 * block + 25):
+        schedule, flat, late, compute = draw(seed)
+        rng = np.random.default_rng(seed + 10**6)
+        tiered = flat.replace(network=random_network(rng, flat.n_nodes))
+        times = assert_equal_to_oracle(schedule, tiered, late, compute)
+        near = tiered.replace(network=Network((Tier("one", np.zeros(flat.n_nodes, np.int32)),)))
+        assert (exact_times(schedule, flat).finish_ps == exact_times(schedule, near).finish_ps).all()
+        assert (times.level == exact_times(schedule, flat).level).all()
 
 
 def bandwidth_bound_ps(schedule: Schedule, times: Times, topology: Topology) -> int:
@@ -244,4 +256,4 @@ def test_every_link_kind_is_used_somewhere() -> None:
         schedule, topology, late, compute = draw(seed)
         times = exact_times(schedule, topology, late=late_text(late), compute_ps=compute)
         used |= set(topology.links.kind[times.links].ravel().tolist())
-    assert used == set(LinkKind)
+    assert used == set(LinkKind) - {LinkKind.uplink, LinkKind.downlink}

@@ -147,7 +147,10 @@ def test_presets_have_a_source_for_each_number(name: str) -> None:
     t = Topology.preset(name, nodes=2)
     assert t.n_nodes == 2 and t.name == name
     rates = {"nic_gbits_per_s", "nic_latency", "fabric_gbytes_per_s", "fabric_latency", "local_gbytes_per_s"}
-    assert set(t.sources) == rates | set(["path_limits"] if t.path_limits else []) and all(t.sources.values())
+    more = set(["path_limits"] if t.path_limits else [])
+    if t.network is not None:
+        more |= {"network.routing"} | {f"network.{tier.name}" for tier in t.network.tiers}
+    assert set(t.sources) == rates | more and all(t.sources.values())
 
 
 def test_presets_by_alias_and_wrong_name() -> None:

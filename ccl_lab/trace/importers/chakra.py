@@ -1,6 +1,6 @@
 """Reads Chakra execution traces (.et): the graph of one rank as spans.
 
-Is: from a varint-delimited file to a Part. Is not: a simulator of the graph.
+Is: from a varint-delimited file to a Part, with the file's durations or with others (replay). Is not: where other durations come from.
 Invariants: any bytes give a Part or a DecodeError naming node and byte.
 
     varint length, GlobalMetadata {1 version, 2 attr} ; then for each node: varint length, Node {1 id, 2 name, 3 type, 4 ctrl_deps,
@@ -16,6 +16,7 @@ the µs of the format.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,28 @@ def read_chakra(data: bytes, where: str, classifier: Classifier) -> Part:
     return part
 
 
+def replay_chakra(
+    data: bytes, where: str, classifier: Classifier, duration_ns: Callable[[dict[str, Any], Comm | None], int | None]
+) -> Part:
+    """The rank in an .et file with durations of its own: each node begins when all it depends on is done and its lane is free.
+
+    duration_ns: of a node {id, name, type, duration (us), attr} and, where it communicates, what; None: the file's. Host operations
+    order others and take no time, where the file has device operations. Times in the file are ignored.
+    """
+    meta, nodes = _nodes(data, where)
+    known = [node for node in nodes if node["type"] in (LOAD, STORE, COMPUTE, SEND, RECV, COLLECTIVE)]
+    timed = [node for node in known if not node["attr"].get("is_cpu_op")] or known
+    for node in timed:
+        said = duration_ns(node, _comm(node) if node["type"] in (SEND, RECV, COLLECTIVE) else None)
+        node["duration_ns"] = min(node["duration"], _MAX_US) * 1000 if said is None else min(max(said, 0), _MAX_US * 1000)
+    waiting = [{**node, "deps": node["deps"] + node["after"]} for node in nodes]
+    chosen = {id(node) for node in timed}
+    timed = [copy for node, copy in zip(nodes, waiting, strict=True) if id(node) in chosen]
+    part = _part(timed, _layout(waiting, timed), meta, where, classifier)
+    part.notes.append("a replay: durations are a model's or the file's, times follow from dependencies, one node at a time on each lane")
+    return part
+
+
 def _nodes(data: bytes, where: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     at, nodes, meta = 0, [], {}
     number = 0
@@ -104,7 +127,7 @@ def _metadata(message: bytes) -> dict[str, Any]:
 
 
 def _node(message: bytes) -> dict[str, Any]:
-    node: dict[str, Any] = {"id": 0, "name": "", "type": 0, "deps": [], "start": 0, "duration": 0, "attr": {}}
+    node: dict[str, Any] = {"id": 0, "name": "", "type": 0, "deps": [], "after": [], "start": 0, "duration": 0, "attr": {}}
     for number, value in fields(message):
         if number in (1, 3, 6, 7):
             if not isinstance(value, int):
@@ -112,8 +135,8 @@ def _node(message: bytes) -> dict[str, Any]:
             node[{1: "id", 3: "type", 6: "start", 7: "duration"}[number]] = value
         elif number == 2 and isinstance(value, bytes):
             node["name"] = value.decode("utf-8", "replace")
-        elif number == 5:
-            node["deps"] += numbers(value)
+        elif number in (4, 5):
+            node["after" if number == 4 else "deps"] += numbers(value)
         elif number == 10 and isinstance(value, bytes):
             node["attr"].update([_attribute(value)])
     return node
@@ -165,7 +188,8 @@ def _layout(nodes: list[dict[str, Any]], timed: list[dict[str, Any]]) -> list[tu
         if id(node) in wanted:
             lane = _lane(node["type"])
             begin = max(ready, free[lane])
-            ready = free[lane] = begin + min(node["duration"], _MAX_US) * 1000
+            length = node.get("duration_ns", min(node["duration"], _MAX_US) * 1000)
+            ready = free[lane] = begin + length
             times.append((begin, ready))
         done[node["id"]] = ready
     if times and times[-1][1] > 2**61:

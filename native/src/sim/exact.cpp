@@ -67,12 +67,7 @@ class Clock {
     if (kind == Kind::flush) clock = std::max(clock, flushed(op));
     if (kind == Kind::compute) clock += in_.compute_ps[op];
     out_.leave_ps[op] = clock;
-    out_.arrive_ps[op] = kind == Kind::signal ? clock + latency(op) : clock;
-  }
-
-  [[nodiscard]] std::int64_t latency(std::int32_t op) const {
-    return in_.link_latency_ps[in_.link_a[op]] +
-           (in_.link_a[op] == in_.link_b[op] ? 0 : in_.link_latency_ps[in_.link_b[op]]);
+    out_.arrive_ps[op] = kind == Kind::signal ? clock + path_latency_ps(in_, op) : clock;
   }
 
   [[nodiscard]] std::int64_t busy_ps(std::int32_t op, std::int32_t link) const {
@@ -89,7 +84,7 @@ class Clock {
     free_[b] = std::min(start + time_b, kForever);
     out_.start_ps[op] = start;
     out_.leave_ps[op] = std::min(start + std::max(time_a, time_b), kForever);
-    return out_.arrive_ps[op] = std::min(out_.leave_ps[op] + latency(op), kForever);
+    return out_.arrive_ps[op] = std::min(out_.leave_ps[op] + path_latency_ps(in_, op), kForever);
   }
 
   // A counter rises in static order: never before an earlier raise has been seen.
@@ -125,7 +120,8 @@ class Clock {
   bool flushes_one_peer_ = false;
 };
 
-// The first op with a column out of range, or -1. Everything after relies on it.
+}  // namespace
+
 std::int64_t find_bad_op(const ExactInput& in) {
   const auto ranks = static_cast<std::int32_t>(in.late_ps.size());
   const auto links = static_cast<std::int32_t>(in.link_bytes_per_s.size());
@@ -135,6 +131,7 @@ std::int64_t find_bad_op(const ExactInput& in) {
     const bool counted = kind == Kind::signal || kind == Kind::wait;
     const auto link_is_good = [&](std::int32_t l) { return l >= 0 && l < links && in.link_bytes_per_s[l] > 0; };
     const auto time_is_good = [](std::int64_t ps) { return ps >= 0 && ps < kForever / 2; };
+    if (!in.tier_ps.empty() && (in.tier_ps[op] < 0 || in.tier_ps[op] >= kForever / 4)) return static_cast<std::int64_t>(op);
     if (in.kind[op] >= kKindCount || in.rank[op] < 0 || in.rank[op] >= ranks || in.peer[op] < -1 ||
         in.peer[op] >= ranks || (paired && in.peer[op] < 0) || (counted && in.sig_channel[op] < 0) ||
         in.sig_channel[op] < -1 || in.work_bytes[op] < 0 || !link_is_good(in.link_a[op]) || !link_is_good(in.link_b[op]) ||
@@ -146,7 +143,6 @@ std::int64_t find_bad_op(const ExactInput& in) {
   return -1;
 }
 
-// The wait to blame: the first op, by id, that its channel came to and that nothing will wake.
 ExactResult find_deadlock(const ExactInput& in, const Order& order, std::span<const std::int32_t> level) {
   std::vector<bool> seen(order.channels(), false);
   for (std::size_t op = 0; op < in.rank.size(); ++op) {
@@ -156,8 +152,6 @@ ExactResult find_deadlock(const ExactInput& in, const Order& order, std::span<co
   }
   return {ExactStatus::deadlock, -1, 0};
 }
-
-}  // namespace
 
 std::int64_t duration_ps(std::int64_t nbytes, std::int64_t bytes_per_s) noexcept {
   if (bytes_per_s >= kInstant) return 0;

@@ -32,6 +32,8 @@ struct ExactInput {
   std::span<const std::int64_t> link_bytes_per_s;
   std::span<const std::int64_t> link_latency_ps;
   std::span<const std::int64_t> late_ps;           // one row per rank: when it enters
+
+  std::span<const std::int64_t> tier_ps = {};      // one row per op, or none at all: latency of its path beyond that of the links
 };
 
 struct ExactOutput {

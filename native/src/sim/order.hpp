@@ -78,6 +78,13 @@ inline bool raises(const ExactInput& in, std::size_t op) {
   return in.sig_channel[op] >= 0 && (kind_of(in, op) == Kind::put || kind_of(in, op) == Kind::signal);
 }
 
+// What passes between the last byte's leaving and its being seen, and between a signal and its being seen; at most 2^62.
+inline std::int64_t path_latency_ps(const ExactInput& in, std::size_t op) {
+  const std::int32_t a = in.link_a[op], b = in.link_b[op];
+  const std::int64_t ends = in.link_latency_ps[a] + (a == b ? 0 : in.link_latency_ps[b]);
+  return in.tier_ps.empty() ? ends : std::min(ends + in.tier_ps[op], std::int64_t{1} << 62);
+}
+
 // Deals out turns to the transfers of one batch: each gets the first turn that neither of its links has given away yet. In
 // op order alone, transfers that share one link each with the next would all wait in one line.
 class Turns {
@@ -167,5 +174,11 @@ class Order {
   Turns turns_;
   std::vector<Due> by_turn_;  // (turn, op) of a batch
 };
+
+// The first op with a column out of range, or -1. Everything after relies on it.
+[[nodiscard]] std::int64_t find_bad_op(const ExactInput& in);
+
+// After a walk that failed, the wait to blame: the first op, by id, that its channel came to and that nothing will wake.
+[[nodiscard]] ExactResult find_deadlock(const ExactInput& in, const Order& order, std::span<const std::int32_t> level);
 
 }  // namespace ccl_lab::sim
