@@ -1,6 +1,7 @@
 # make lab     JupyterLab on the tour           make test      every test this machine can run
 # make demo    real ranks, timed and compared   make sanitize  native tests under address, undefined, thread
 # make build   the package, editable            make bench     side-by-side benchmarks    make fuzz   1 M broken files
+# make rig     machines with RDMA NICs, once    make test-rdma tests on them
 #
 # Needs python3 >= 3.10, a C++20 compiler and make; all else is installed into $(VENV). Re-running rebuilds only what changed.
 # Variables: PYTHON, VENV, LAB_ARGS (say "--no-browser --port 8899"), DEMO_ARGS, TEST_ARGS, BENCH_ARGS (say "--quick"), FUZZ_INPUTS.
@@ -22,7 +23,7 @@ DEPS := $(VENV)/.ccl_lab_deps
 BUILT := $(VENV)/.ccl_lab_built
 NATIVE := $(shell find native -type f \( -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name 'CMakeLists.txt' -o -name '*.cmake' \))
 
-.PHONY: lab demo test test-native build bench clean fuzz fuzz-faults soak sanitize
+.PHONY: lab demo test test-native native-tests rig test-rdma build bench clean fuzz fuzz-faults soak sanitize
 .DEFAULT_GOAL := build
 
 build: $(BUILT)
@@ -46,7 +47,7 @@ lab: build
 demo: build
 	$(BIN)/ccl-lab demo $(DEMO_ARGS)
 
-test: build test-native
+test: build test-native rig
 	$(BIN)/python -m pytest -q -n $(TEST_JOBS) --dist loadfile --expected-skips tests/expected_skips.txt $(TEST_ARGS)
 
 bench: build
@@ -71,10 +72,19 @@ soak: build
 	build/tests/tests/fuzz_faults --soak-hours 8
 	$(BIN)/python -m bench soak
 
-test-native: $(DEPS)
+native-tests: $(DEPS)
 	@PATH="$(abspath $(BIN)):$$PATH" cmake -S native -B build/tests -G Ninja -DCMAKE_BUILD_TYPE=Release -DCCL_LAB_TESTS=ON -DCCL_LAB_BIND=OFF >/dev/null
 	PATH="$(abspath $(BIN)):$$PATH" cmake --build build/tests -- --quiet
+
+test-native: native-tests
 	PATH="$(abspath $(BIN)):$$PATH" ctest --test-dir build/tests --output-on-failure
+
+# The kernel of the machines in tests/rig: minutes, once. Status 3 is a machine that cannot have them: it says why, and their tests skip.
+rig: $(BIN)/python
+	@$(BIN)/python -m tests.rig --build || [ $$? -eq 3 ]
+
+test-rdma: build native-tests rig
+	$(BIN)/python -m pytest -q tests/rdma --expected-skips tests/expected_skips.txt $(TEST_ARGS)
 
 sanitize: $(DEPS)
 	@for kind in $(SANITIZERS); do \

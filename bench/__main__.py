@@ -30,6 +30,7 @@ BENCHMARKS = (
     "overlap_paper",
     "overlap_live",
     "gpt_steps",
+    "rdma",
     "validation",
     "sharing",
 )

@@ -32,6 +32,7 @@ class Engine:                       # one rank
     pid: int; segment_fd: int
     def attach_peer(self, peer: int, pid: int, segment_fd: int) -> None: ...     # same-node peers
     def add_connection(self, peer: int, nic: int, peer_nic: int, index: int, fd: int, generation: int = 0) -> None: ...  # takes over the descriptor
+    def use_rdma(self, nics: list[tuple[str, int, int]], *, qps: int, segment_bytes: int, inflight: int, mode: str, registration: str, timeout: int, retries: int) -> None: ...  # before the first connection: NICs of this node are driven by verbs
     def connected(self, peer: int, nic: int, peer_nic: int) -> bool: ...
     def set_nic(self, nic: int, bytes_per_s: int, up: bool = True) -> None: ...                 # only on the node leader's segment
     def empty(self, nbytes: int) -> tuple[int, np.ndarray]: ...          # (arena offset, u8 array view); memory returns to the arena when the array dies; 64-byte aligned, 4096 for >= 4096
@@ -84,3 +85,7 @@ def now_ns() -> int: ...
 def status_codes() -> dict[str, int]: ...                              # class name of ccl_lab.errors -> native status code
 def build_info() -> dict: ...
 # simulator functions are bound by bind_sim(m) (native/bind/sim.cpp, simulator engineer)
+
+def rdma_nic_of(address: str) -> tuple[str, int, int]: ...               # (device, port, index of the GID) that has this address; UnsupportedError with what there is
+def rdma_library() -> None: ...                                          # loads libibverbs; UnsupportedError naming what is missing
+def rdma_spread(reach: str) -> dict[str, object]: ...                    # qps, segment_bytes, inflight, mode: same_zone, cross_zone or all_to_all

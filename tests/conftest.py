@@ -19,6 +19,8 @@ from typing import NamedTuple
 
 import pytest
 
+from . import rig
+
 
 class ExpectedSkip(NamedTuple):
     """One line of the file: `pattern | condition | reason`."""
@@ -30,6 +32,17 @@ class ExpectedSkip(NamedTuple):
 
 def _missing_module(name: str) -> bool:
     return importlib.util.find_spec(name) is None
+
+
+def _missing_pyverbs() -> bool:
+    from ccl_lab import rdma
+    from ccl_lab.errors import UnsupportedError
+
+    try:
+        rdma.pyverbs()
+    except UnsupportedError:
+        return True
+    return False
 
 
 def _can_make_namespaces() -> bool:
@@ -47,6 +60,10 @@ CONDITIONS = {
     "no-torch": lambda: _missing_module("torch"),
     "no-gpu": lambda: not Path("/dev/nvidiactl").exists(),
     "no-rdma": lambda: not Path("/sys/class/infiniband").is_dir(),
+    "no-rig": lambda: rig.obstacle() is not None,
+    "no-pyverbs": _missing_pyverbs,
+    "no-perftest": lambda: not (shutil.which("ib_write_bw") and shutil.which("ibv_rc_pingpong")),
+    "no-verbs-program": lambda: not Path("build/tests/tests/test_verbs_rig").is_file(),
     "no-netns": lambda: not _can_make_namespaces(),
     "not-root": lambda: os.geteuid() != 0,
     "no-shared-traces": lambda: not Path("..", "shared", "traces").is_dir(),

@@ -18,23 +18,14 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from .. import config
 from ..errors import CclError
 from ..units import format_size
 from .arguments import add_json, print_result
-
-
-class Finding(NamedTuple):
-    """One line of the report."""
-
-    name: str
-    ok: bool
-    found: str
-    needed_for: str
-    get: str = ""  # how to get it, where it is missing
-    essential: bool = False
+from .doctor_rdma import check_libibverbs, check_memlock, check_pyverbs, check_rdma
+from .finding import Finding
 
 
 def _version(package: str) -> str | None:
@@ -137,14 +128,6 @@ def check_nics() -> Finding:
     )
 
 
-def check_rdma() -> Finding:
-    from ..topo import discover
-
-    found = [f"{device.name} port {device.port} {device.state}" for device in discover().rdma]
-    how = "an RDMA NIC, or soft RoCE: rdma link add rxe0 type rxe netdev NAME"
-    return Finding("RDMA", bool(found), ", ".join(found) or "no device", "the verbs transport", how)
-
-
 def check_gpu() -> Finding:
     from ..topo import discover
 
@@ -192,6 +175,9 @@ CHECKS: tuple[Callable[[], Finding], ...] = (
     check_files,
     check_nics,
     check_rdma,
+    check_libibverbs,
+    check_memlock,
+    check_pyverbs,
     check_gpu,
     check_keys,
     lambda: check_package("numpy", "everything", "pip install numpy"),

@@ -146,8 +146,8 @@ class Communicator:
     def send(self, x: Any, peer: int, **options: Any) -> Any:
         """Sends x to `peer`, which calls recv."""
         if not options and self._directly(_SEND_RECV, x, None, "sum", self.rank, peer):
-            return
-        self._call("send_recv", as_array(x, "x"), None, root=self.rank, peer=other(peer, self.rank, self.size), **options)
+            return None
+        return self._call("send_recv", as_array(x, "x"), None, root=self.rank, peer=other(peer, self.rank, self.size), **options)
 
     def recv(self, out: Any, peer: int, **options: Any) -> Any:
         """Receives into `out` what `peer` sends."""
@@ -450,6 +450,19 @@ class Communicator:
             "node_read_bytes": read,
             "node_written_bytes": written,
         }
+
+    def explain(self) -> str:
+        """Which transport carries what, and why."""
+        inside = "tcp, as asked for" if self._member.options.transport == "tcp" else "shared memory"
+        rails = self._member.between_nodes
+        how = self._member.options.rdma
+        between = f"tcp ({rails.why})"
+        if rails.nics is not None:
+            between = (
+                f"verbs ({rails.why}): {how.qps} queue pairs for each pair of NICs, segments of {how.segment_bytes} bytes, "
+                f"{how.mode}, registration {how.register}"
+            )
+        return f"inside a node: {inside}\nbetween nodes: {between}"
 
     def reset(self) -> None:
         """After an error: all ranks call it, and the communicator works again."""

@@ -66,10 +66,13 @@ def host_id() -> str:
 
 
 def _nics_with_addresses(machine: Any) -> list[tuple[str, float, str]]:
-    """(name, Gb/s, address) of the NICs to use, in the order of CCL_LAB_NICS where it is set."""
+    """(name, Gb/s, address) of the NICs to use: those of CCL_LAB_NICS, else those with RDMA, else those that are up."""
     wanted = [word.strip() for word in config.get("nics").split(",") if word.strip()]
+    rdma = {device.netdev for device in machine.rdma if device.netdev and device.state == "active"}
+    up = [nic for nic in machine.nics if nic.state == "up" and nic.name != "lo"]
+    candidates = up if wanted else [nic for nic in up if nic.name in rdma] or machine.usable_nics()
     found = []
-    for nic in machine.usable_nics():
+    for nic in candidates:
         address = _ipv4_of(nic.name)
         if address and (not wanted or nic.name in wanted or address in wanted):
             found.append((nic.name, nic.gbits_per_s or 1.0, address))

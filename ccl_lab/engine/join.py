@@ -51,6 +51,8 @@ class Job:
         self.member: Member | None = None  # type: ignore[assignment]
         try:
             self._spoke = Spoke(self._reach_hub(launch), on_abort=self._abort, on_lost=self._hub_lost)
+            if self._acceptor:  # the hub is in this process: what others reach it by is its address here
+                self._spoke.here = self._acceptor.addresses[0][0]
             self._spoke.start()
             topology, addresses = self._exchange_hosts(options)
             self.member: Member = Member(self.rank, topology, self._spoke, self._secret, options, addresses)

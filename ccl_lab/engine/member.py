@@ -23,7 +23,7 @@ from ..errors import CclError, ConfigError, ConnectError, OpTimeout, ShapeError,
 from ..ir import Schedule
 from ..ir.layout import Layout
 from ..topo import Topology
-from . import wire
+from . import verbs, wire
 from .acceptor import Acceptor
 from .hub import Spoke
 from .lower import Mask, fusible, links_needed, lower, plan_hash
@@ -50,6 +50,7 @@ class Options(NamedTuple):
     connections: int = 1
     register_buffers: bool = False
     failover: bool = True
+    rdma: verbs.Settings = verbs.settings_of("")
 
 
 def options_of(
@@ -62,8 +63,8 @@ def options_of(
     """Explicit arguments over the environment's; UsageError or ConfigError for what cannot be used."""
     config.check_environment()
     chosen = config.get("transport", transport)
-    if chosen not in ("auto", "shm", "tcp"):
-        raise UsageError(f"transport {chosen!r} is unknown: expected 'auto', 'shm' or 'tcp'.")
+    if chosen not in ("auto", "shm", "tcp", "verbs"):
+        raise UsageError(f"transport {chosen!r} is unknown: expected 'auto', 'shm', 'tcp' or 'verbs'.")
     return Options(
         transport=chosen,
         trace_spans=config.get("trace_spans", trace_spans),
@@ -73,6 +74,7 @@ def options_of(
         connections=_connections(config.get("connections")),
         register_buffers=_registers(config.get("register")),
         failover=_fails_over(config.get("failover")),
+        rdma=verbs.settings_of(config.get("rdma")),
     )
 
 
@@ -130,7 +132,7 @@ class Member:
             trace_spans=options.trace_spans,
             spin_us=options.spin_us,
             register_buffers=options.register_buffers,
-            transport=options.transport,
+            transport="auto" if options.transport == "verbs" else options.transport,
             ranks_on_host=same_host,
         )
         self._repair: Repair | None = None
@@ -148,6 +150,7 @@ class Member:
             "pid": os.getpid(),
             "segment_fd": self.engine.segment_fd,
             "listen": self._acceptor.addresses if self._acceptor else [],
+            "rdma": self._rdma_card(),
         }
         turn, seconds = self._generation, self.options.start_timeout_s
         suffix = "" if turn is None else f"-{turn}"
@@ -157,12 +160,36 @@ class Member:
             if peer != self.rank:
                 self.engine.attach_peer(int(peer), cards[peer]["pid"], cards[peer]["segment_fd"])
         self._shape_nics()
+        self.between_nodes = self._choose_rails([card["rdma"] for card in cards])
         self._repair = self._open_repair() if self._addresses and self.options.failover else None
         messages = self._repair.card if self._repair else []
         messages = self.spoke.gather(f"attached{suffix}", messages, seconds, turn=turn)
         if self._repair:
             self._repair.start(messages)
         return cards
+
+    def _rdma_card(self) -> list[Any] | str:
+        if self.topology.n_nodes == 1 and self.options.transport != "verbs":
+            return "all ranks are on one node"
+        if self.topology.emulated and self.options.transport != "verbs":
+            return "the NICs of this topology are emulated"
+        return verbs.card(self.options.transport, self._addresses, self.options.rdma)
+
+    def _choose_rails(self, cards: list[list[Any] | str]) -> verbs.Decision:
+        """Verbs where every NIC of the job has them, else sockets."""
+        chosen = verbs.decide(self.options.transport, cards, self.rank)
+        if chosen.nics is not None:
+            how = self.options.rdma
+            self.engine.use_rdma(
+                chosen.nics, qps=how.qps, segment_bytes=how.segment_bytes, inflight=how.inflight, mode=how.mode,
+                registration=how.register, timeout=how.timeout, retries=how.retries,
+            )
+        return chosen
+
+    @property
+    def _n_connections(self) -> int:
+        """For each pair of NICs: verbs need one, beside their queue pairs."""
+        return self.options.connections if self.between_nodes.nics is None else 1
 
     def _open_repair(self) -> Repair:
         """Lost paths are repaired: messages go past the NICs, over the address of the control socket."""
@@ -284,7 +311,7 @@ class Member:
     def _dial(self, peer: int, nic: int, peer_nic: int, deadline: float, generation: int = 0) -> None:
         """All connections of a pair of NICs. The peer may use the first before the others are there."""
         address = tuple(self.cards[peer]["listen"][peer_nic])
-        for index in range(self.options.connections):
+        for index in range(self._n_connections):
             hello = wire.Hello(self.rank, nic, peer_nic, self._here, wire.DATA, index, generation)
             left_s = max(deadline - time.monotonic(), 0.1)
             try:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
 
 from ..units import format_rate
+from .sysfs import link_name, names, number, text
 
 if TYPE_CHECKING:
     from .model import Topology
@@ -110,76 +111,47 @@ class Machine:
         return "\n".join(lines)
 
 
-def _text(path: Path) -> str:
-    """What a small file says; empty where it is missing, unreadable, or (a NIC that is down) refuses."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except (OSError, ValueError):
-        return ""
-
-
-def _number(path: Path, default: int) -> int:
-    try:
-        return int(_text(path))
-    except ValueError:
-        return default
-
-
-def _names(path: Path) -> list[str]:
-    try:
-        return sorted(entry.name for entry in path.iterdir())
-    except OSError:
-        return []
-
-
-def _link_name(path: Path) -> str:
-    try:
-        return os.path.basename(os.readlink(path))
-    except OSError:
-        return ""
-
-
 def _cpus(root: Path) -> tuple[int, int, int]:
     """(sockets, cores, CPUs), from the topology of each CPU."""
     base = root / "sys/devices/system/cpu"
-    names = [name for name in _names(base) if name.startswith("cpu") and name[3:].isdigit()]
+    cpus = [name for name in names(base) if name.startswith("cpu") and name[3:].isdigit()]
     packages, cores = set(), set()
-    for name in names:
-        package = _text(base / name / "topology/physical_package_id") or "0"
+    for name in cpus:
+        package = text(base / name / "topology/physical_package_id") or "0"
         packages.add(package)
-        cores.add((package, _text(base / name / "topology/core_id") or name))
-    return max(len(packages), 1), max(len(cores), 1), max(len(names), 1)
+        cores.add((package, text(base / name / "topology/core_id") or name))
+    return max(len(packages), 1), max(len(cores), 1), max(len(cpus), 1)
 
 
 def _nic(base: Path) -> Nic:
-    speed = _number(base / "speed", -1)
-    state = _text(base / "operstate") or "unknown"
+    speed = number(base / "speed", -1)
+    state = text(base / "operstate") or "unknown"
     # A loopback and some tunnels report "unknown" though they carry traffic; the flag IFF_UP settles it.
     try:
-        flags = int(_text(base / "flags") or "0", 16)
+        flags = int(text(base / "flags") or "0", 16)
     except ValueError:
         flags = 0
     if state == "unknown" and flags & 1:
         state = "up"
     return Nic(base.name, state, speed / 1000 if speed > 0 else None, not (base / "device").exists(),
-               _number(base / "device/numa_node", -1), _link_name(base / "device/driver"))
+               number(base / "device/numa_node", -1), link_name(base / "device/driver"))
 
 
 def _rdma(root: Path) -> list[RdmaDevice]:
     found = []
     base = root / "sys/class/infiniband"
-    for name in _names(base):
-        for port in _names(base / name / "ports"):
+    for name in names(base):
+        for port in names(base / name / "ports"):
             where = base / name / "ports" / port
-            rate = _text(where / "rate").split(" ")[0]
-            state = _text(where / "state").split(":")[-1].strip().lower() or "unknown"
+            rate = text(where / "rate").split(" ")[0]
+            state = text(where / "state").split(":")[-1].strip().lower() or "unknown"
             try:
                 gbits = float(rate)
             except ValueError:
                 gbits = None
-            netdev = _text(where / "gid_attrs/ndevs/0") or next(iter(_names(base / name / "device/net")), "")
+            netdev = text(where / "gid_attrs/ndevs/0") or next(iter(names(base / name / "device/net")), "")
             found.append(RdmaDevice(name, int(port) if port.isdigit() else 0, state, gbits,
-                                    _text(where / "link_layer") or "unknown", netdev))
+                                    text(where / "link_layer") or "unknown", netdev))
     return found
 
 
@@ -187,8 +159,8 @@ def _gpus(root: Path) -> list[Gpu]:
     """From the driver's files; from nvidia-smi where only that is there and `root` is this machine."""
     base = root / "proc/driver/nvidia/gpus"
     found = []
-    for index, bus in enumerate(_names(base)):
-        lines = dict(line.split(":", 1) for line in _text(base / bus / "information").splitlines() if ":" in line)
+    for index, bus in enumerate(names(base)):
+        lines = dict(line.split(":", 1) for line in text(base / bus / "information").splitlines() if ":" in line)
         found.append(Gpu(index, lines.get("Model", "GPU").strip(), bus))
     tool = shutil.which("nvidia-smi") if not found and root == Path("/") else None
     if tool:
@@ -209,7 +181,7 @@ def discover(root: Union[str, os.PathLike[str]] = "/") -> Machine:
     root = Path(root)
     sockets, cores, cpus = _cpus(root)
     net = root / "sys/class/net"
-    numa = [name for name in _names(root / "sys/devices/system/node") if name.startswith("node") and name[4:].isdigit()]
-    nics = tuple(_nic(net / name) for name in _names(net) if (net / name).is_dir())
-    host = _text(root / "proc/sys/kernel/hostname") or platform.node()
+    numa = [name for name in names(root / "sys/devices/system/node") if name.startswith("node") and name[4:].isdigit()]
+    nics = tuple(_nic(net / name) for name in names(net) if (net / name).is_dir())
+    host = text(root / "proc/sys/kernel/hostname") or platform.node()
     return Machine(host, sockets, cores, cpus, max(len(numa), 1), nics, tuple(_rdma(root)), tuple(_gpus(root)))

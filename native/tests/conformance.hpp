@@ -20,9 +20,11 @@
 #include "base/clock.hpp"
 #include "base/segment.hpp"
 #include "check.hpp"
+#include "mock_verbs.hpp"
 #include "transport/loop/loop.hpp"
 #include "transport/shm/shm.hpp"
 #include "transport/tcp/tcp.hpp"
+#include "transport/verbs/verbs.hpp"
 #include "transport/virtual/virtual.hpp"
 
 namespace ccl_lab::check {
@@ -231,6 +233,78 @@ class TcpMesh : public SegmentMesh {
   int n_connections_;
   std::vector<std::unique_ptr<TcpTransport>> transports_;
 };
+
+// Every pair of ranks is joined on every NIC k by a link (k, k). Where NICs are mocked, one device for each rank and NIC; of
+// real ones the ranks share a device, and talk over its loopback.
+class VerbsMesh : public SegmentMesh {
+ public:
+  VerbsMesh(int n, verbs::Driver& driver, std::vector<verbs::Nic> nics, const VerbsOptions& wanted, bool own_devices)
+      : SegmentMesh(n, static_cast<int>(nics.size())), nics_(std::move(nics)) {
+    for (int r = 0; r < n; ++r) {
+      VerbsOptions options = wanted;
+      options.nics = nics_;
+      for (verbs::Nic& nic : options.nics) nic.device += own_devices ? "-" + std::to_string(r) : "";
+      options.faults = segment(r).faults();
+      transports_.push_back(std::make_unique<VerbsTransport>(r, signals(r), segment(r).shapers(), writers_[index(r)].get(), driver, options));
+      CHECK_OK(transport(r).register_region(1, memory(r), kMemory));
+    }
+    connect_all(0);
+  }
+  VerbsTransport& transport(int rank) override { return *transports_[index(rank)]; }
+  bool self_puts() const override { return false; }
+  bool has_nic(int nic) const override { return index(nic) < nics_.size(); }
+  void connect_all(std::uint16_t epoch) override {
+    for (int r = 0; r < n_; ++r)
+      for (int p = r + 1; p < n_; ++p)
+        for (std::size_t k = 0; k < nics_.size(); ++k) {
+          const auto nic = static_cast<std::uint16_t>(k);
+          const auto [a, b] = tcp_pair();
+          CHECK_OK(transport(r).add_connection(p, nic, nic, 0, a, epoch));
+          CHECK_OK(transport(p).add_connection(r, nic, nic, 0, b, epoch));
+        }
+    CHECK(until([&] {
+      return std::all_of(transports_.begin(), transports_.end(), [](const auto& each) { return each->settled(); });
+    }));
+  }
+  void kill(int rank) override {
+    transports_[index(rank)].reset();
+    dead_ = rank;
+  }
+  SpanReader spans(int rank) { return SpanReader(segment(rank)); }
+
+ private:
+  std::vector<verbs::Nic> nics_;
+  std::vector<std::unique_ptr<VerbsTransport>> transports_;
+};
+
+// Over a mocked fabric of its own.
+struct MockNet {
+  explicit MockNet(std::uint64_t seed) : fabric(seed), driver(fabric) {}
+  MockFabric fabric;
+  MockDriver driver;
+};
+class MockVerbsMesh : private MockNet, public VerbsMesh {
+ public:
+  MockVerbsMesh(int n, int n_nics, const VerbsOptions& options, std::uint64_t seed)
+      : MockNet(seed), VerbsMesh(n, MockNet::driver, nics(n_nics), options, true) {}
+  MockFabric& wire() { return MockNet::fabric; }
+  MockDevice& device(int rank, int nic = 0) { return *wire().devices.at("mock" + std::to_string(nic) + "-" + std::to_string(rank)); }
+
+ private:
+  static std::vector<verbs::Nic> nics(int n) {
+    std::vector<verbs::Nic> all;
+    for (int k = 0; k < n; ++k) all.push_back({"mock" + std::to_string(k), 1, 0});
+    return all;
+  }
+};
+
+// Few queue pairs and small segments: the same rules at less cost.
+inline VerbsOptions small_verbs() {
+  VerbsOptions options;
+  options.spread = {64 * 1024, 4, 8, SpreadMode::dqplb};
+  options.chunk_bytes = 1 << 20;
+  return options;
+}
 
 // Every rank on a node of its own, each pair joined on every NIC; time goes on by a step with every poll.
 class VirtualMesh : public Mesh {

@@ -302,6 +302,19 @@ def queued_and_direct(comm: ccl.Communicator) -> None:
     comm.barrier()
 
 
+def sends_under_way(comm: ccl.Communicator) -> None:
+    """Several sends at once, each a Work at both ends, arrive in the order of their start."""
+    sent = [np.full(size, size, np.int32) for size in (1, 3000, 70_000)]
+    received = [np.zeros_like(x) for x in sent]
+    if comm.rank == 0:
+        works = [comm.send(x, 1, async_op=True) for x in sent]
+        assert [work.wait() for work in works] == [None] * len(works)
+    elif comm.rank == 1:
+        for work, x, out in zip([comm.recv(out, 0, async_op=True) for out in received], sent, received, strict=True):
+            assert work.wait() is out and (out == x).all()
+    comm.barrier()
+
+
 def own_block_in_place(comm: ccl.Communicator) -> None:
     """The rank's own block of the larger buffer may be the smaller one; any other overlap is refused, large or small."""
     n, rank = comm.size, comm.rank

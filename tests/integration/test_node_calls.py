@@ -55,6 +55,7 @@ def test_every_type_and_reduction():
         "registration",
         "many_arrays_come_and_go",
         "queued_and_direct",
+        "sends_under_way",
         "own_block_in_place",
         "spans",
     ],

@@ -137,7 +137,7 @@ struct RegionSlot {
 };
 inline constexpr std::size_t kRegionSlots = 64;
 
-// One NIC of a node, shared by the node's ranks: a generic cell rate algorithm per direction (transport/tcp/shaper.hpp).
+// One NIC of a node, shared by the node's ranks: a generic cell rate algorithm per direction (transport/shaper.hpp).
 struct alignas(64) NicShaper {
   std::atomic<std::int64_t> tx_tat_ns;  // theoretical arrival time: when all bytes admitted so far are through
   std::atomic<std::uint64_t> tx_bytes;

@@ -76,7 +76,7 @@ Result<std::shared_ptr<Block>> Arena::allocate(std::uint64_t nbytes) {
 
 void Arena::free(std::uint64_t offset, std::uint64_t size) {
   // Before the block becomes a hole: afterwards the pages may be somebody else's.
-  if (size >= kReleaseBytes && ::getpid() == owner_pid_) {
+  if (size >= kReleaseBytes && !keeps_pages_.load(std::memory_order_relaxed) && ::getpid() == owner_pid_) {
     const Status ignored = segment_->release(offset, size);
     (void)ignored;
   }

@@ -7,9 +7,11 @@
 // Invariants
 //  - Blocks do not overlap; they begin at a multiple of 64 bytes, of 4096 if they have 4096 or more.
 //  - A Block keeps the arena and its mapping alive: a view outlives the engine.
-//  - Pages of large freed blocks go back to the system, but never from a forked child: the memory is its parent's.
+//  - Pages of large freed blocks go back to the system, unless a NIC may have pinned them (keep_pages), and never from a forked
+//    child: the memory is its parent's.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -54,6 +56,9 @@ class Arena : public std::enable_shared_from_this<Arena> {
   // The offset of an address in the arena; -1 if it is not in it.
   std::int64_t offset_of(const void* address, std::uint64_t nbytes) const;
 
+  // From here on pages stay where they are when blocks are freed: a NIC may have pinned them.
+  void keep_pages() { keeps_pages_.store(true); }
+
   std::byte* base() const { return segment_->arena(); }
   std::uint64_t used() const;
   std::uint64_t peak() const;
@@ -67,6 +72,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
 
   std::shared_ptr<RankSegment> segment_;
   int owner_pid_;
+  std::atomic<bool> keeps_pages_{false};
   mutable std::mutex mutex_;
   std::map<std::uint64_t, std::uint64_t> holes_;                  // offset -> size
   std::set<std::pair<std::uint64_t, std::uint64_t>> by_size_;     // (size, offset) of every hole

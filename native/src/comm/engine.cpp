@@ -136,6 +136,13 @@ Status Engine::attach_peer(std::int32_t peer, int pid, int segment_fd) {
   return attached;
 }
 
+Status Engine::set_rdma(VerbsOptions options) {
+  arena_->keep_pages();
+  Status result;
+  if (Status status = run([&] { result = progress_.links().set_rdma(std::move(options)); }); !status.ok()) return status;
+  return result;
+}
+
 Status Engine::set_messenger(std::unique_ptr<Messenger> messenger, const RailOptions& options) {
   Status result;
   if (Status status = run([&] { result = progress_.links().set_messenger(std::move(messenger), options); }); !status.ok())

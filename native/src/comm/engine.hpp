@@ -72,6 +72,8 @@ class Engine {
   Status ready() const;
 
   Status attach_peer(std::int32_t peer, int pid, int segment_fd);
+  // Before the first connection: NICs are driven by verbs, those of `options` by NIC of this node.
+  Status set_rdma(VerbsOptions options);
   // Before the first connection: lost paths are repaired from here on.
   Status set_messenger(std::unique_ptr<Messenger> messenger, const RailOptions& options);
   // Takes over `fd`, also when it fails. `generation`: of the path (0 until it failed once; see wanted_paths).

@@ -10,7 +10,17 @@
 #include <string>
 #include <utility>
 
+#include "transport/tcp/tcp.hpp"
+
 namespace ccl_lab {
+
+namespace {
+
+// The layer that repairs gives a NIC of its own queue pairs pieces large enough to be spread over them.
+constexpr std::uint64_t kRdmaSegmentBytes = 8 << 20;
+constexpr std::uint64_t kRdmaWindowBytes = 64 << 20;
+
+}  // namespace
 
 Links::Links(std::shared_ptr<RankSegment> own, std::vector<std::int32_t> node_of, Mode mode, SpanWriter* trace)
     : own_(std::move(own)),
@@ -45,28 +55,53 @@ RankSegment* Links::leader() const {
   return lowest == own_->rank() ? own_.get() : segments_[static_cast<std::size_t>(lowest)].get();
 }
 
-TcpTransport& Links::tcp() {
-  if (tcp_ != nullptr) return *tcp_;
-  RankSegment* const shaped_by = leader();
+std::unique_ptr<NicTransport> Links::make_net(RankSegment* shaped_by) {
+  const std::span<NicShaper> shapers = shaped_by == nullptr ? std::span<NicShaper>() : shaped_by->shapers();
+  const std::span<NicFaults> faults = shaped_by == nullptr ? std::span<NicFaults>() : shaped_by->faults();
+  if (rdma_ != nullptr) {
+    VerbsOptions options = rdma_options_;
+    options.faults = faults;
+    return std::make_unique<VerbsTransport>(own_->rank(), own_->signals(), shapers, trace_, *rdma_, std::move(options));
+  }
   TcpOptions options;
-  if (shaped_by != nullptr) options.faults = shaped_by->faults();
-  tcp_ = std::make_unique<TcpTransport>(own_->rank(), own_->signals(),
-                                        shaped_by == nullptr ? std::span<NicShaper>() : shaped_by->shapers(), trace_, options);
-  tcp_->reset(epoch_);
+  options.faults = faults;
+  return std::make_unique<TcpTransport>(own_->rank(), own_->signals(), shapers, trace_, options);
+}
+
+NicTransport& Links::net() {
+  if (net_ != nullptr) return *net_;
+  RankSegment* const shaped_by = leader();
+  net_ = make_net(shaped_by);
+  net_->reset(epoch_);
   for (const RegionKey key : {kControlRegionKey, kArenaRegionKey}) {
-    const Status fresh = tcp_->register_region(key, own_->region(key).data(), own_->region(key).size());
-    (void)fresh;  // cannot fail: no region is registered yet, and both have memory
+    const Status fresh = net_->register_region(key, own_->region(key).data(), own_->region(key).size());
+    (void)fresh;  // cannot fail: no region is registered yet, both have memory, and no NIC is open
   }
   if (messenger_ != nullptr) {
     rail_options_.points = shaped_by == nullptr ? Points() : Points(own_->rank(), node_of_, *shaped_by);
-    rails_ = std::make_unique<Rails>(own_->rank(), *tcp_, *messenger_, own_->signals(), trace_, rail_options_);
+    RailOptions options = rail_options_;
+    if (rdma_ != nullptr) {
+      options.segment_bytes = kRdmaSegmentBytes;
+      options.window_bytes = kRdmaWindowBytes;
+    }
+    rails_ = std::make_unique<Rails>(own_->rank(), *net_, *messenger_, own_->signals(), trace_, options);
     rails_->reset(epoch_);
   }
-  return *tcp_;
+  return *net_;
+}
+
+Status Links::set_rdma(VerbsOptions options) {
+  if (net_ != nullptr)
+    return Status(Code::usage, "rank " + std::to_string(own_->rank()) + " has connections already; choose RDMA first", own_->rank());
+  const Result<verbs::Driver*> driver = verbs::open_library();
+  if (!driver.ok()) return driver.status();
+  rdma_ = driver.value();
+  rdma_options_ = std::move(options);
+  return {};
 }
 
 Status Links::set_messenger(std::unique_ptr<Messenger> messenger, const RailOptions& options) {
-  if (tcp_ != nullptr)
+  if (net_ != nullptr)
     return Status(Code::usage, "rank " + std::to_string(own_->rank()) + " has connections already; open the messenger first",
                   own_->rank());
   news_fd_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -80,7 +115,7 @@ Status Links::set_messenger(std::unique_ptr<Messenger> messenger, const RailOpti
 
 Status Links::add_connection(std::int32_t peer, std::uint16_t nic, std::uint16_t peer_nic, std::uint16_t index, int fd,
                              std::uint32_t generation) {
-  TcpTransport& transport = tcp();
+  NicTransport& transport = net();
   if (rails_ == nullptr) return transport.add_connection(peer, nic, peer_nic, index, fd, epoch_);
   const Path path{peer, nic, peer_nic};
   if (Status status = rails_->may_add(path, generation); !status.ok()) {
@@ -92,13 +127,13 @@ Status Links::add_connection(std::int32_t peer, std::uint16_t nic, std::uint16_t
 }
 
 void Links::missing(const Path& path, const std::string& why) {
-  tcp();
+  net();
   if (rails_ != nullptr) rails_->missing(path, Status(Code::connect, why, path.peer, path.nic));
 }
 
 bool Links::connected(std::int32_t peer, std::uint16_t nic, std::uint16_t peer_nic) const {
   if (rails_ != nullptr) return rails_->knows({peer, nic, peer_nic});
-  return tcp_ != nullptr && tcp_->connected(peer, nic, peer_nic);
+  return net_ != nullptr && net_->connected(peer, nic, peer_nic);
 }
 
 bool Links::reaches(std::int32_t peer, std::uint16_t nic, std::uint16_t peer_nic) const {
@@ -134,14 +169,14 @@ Status Links::check(const Program& program) const {
 
 Status Links::put(const Put& put) {
   if (by_shm(put.peer)) return shm_->put(put);
-  return rails_ != nullptr ? rails_->put(put) : tcp().put(put);
+  return rails_ != nullptr ? rails_->put(put) : net().put(put);
 }
 
 Status Links::ready(const Put& put) { return shm_->connected(put.peer) ? shm_->put(put) : this->put(put); }
 
 Status Links::get(const Get& get) {
   if (by_shm(get.peer)) return shm_->get(get);
-  return rails_ != nullptr ? rails_->get(get) : tcp().get(get);
+  return rails_ != nullptr ? rails_->get(get) : net().get(get);
 }
 
 Result<const std::byte*> Links::load(std::int32_t peer, Remote at, std::uint64_t nbytes) const {
@@ -171,19 +206,19 @@ int Links::poll(std::int64_t now_ns, std::vector<Completion>& completions, std::
     if (rails_->take_news()) tell_news();
     return done + moved;
   }
-  return tcp_ == nullptr ? done : done + tcp_->poll(now_ns, completions, events);
+  return net_ == nullptr ? done : done + net_->poll(now_ns, completions, events);
 }
 
 void Links::wait_set(std::vector<pollfd>& descriptors, std::int64_t& wake_ns) const {
   shm_->wait_set(descriptors, wake_ns);
   if (rails_ != nullptr) rails_->wait_set(descriptors, wake_ns);
-  else if (tcp_ != nullptr) tcp_->wait_set(descriptors, wake_ns);
+  else if (net_ != nullptr) net_->wait_set(descriptors, wake_ns);
 }
 
 void Links::reset(std::uint16_t epoch) {
   epoch_ = epoch;
   rails_.reset();
-  tcp_.reset();
+  net_.reset();
   if (messenger_ != nullptr) messenger_->reset(epoch);
   shm_->reset(epoch);
   for (std::size_t peer = 0; peer < segments_.size(); ++peer)

@@ -1,7 +1,8 @@
 // The ways from this rank to its peers.
 //
-// Is: the shared-memory and the socket transport of one rank, the segments of its node's ranks, and the choice between
-//     them: inside a node through shared memory unless everything is to go through sockets; else the NICs an op names.
+// Is: the shared-memory transport of one rank and the one over NICs (verbs where it was given RDMA devices, else tcp), the
+//     segments of its node's ranks, and the choice between them: inside a node through shared memory unless everything is to
+//     go through sockets; else the NICs an op names.
 // Is not: safe for threads: the progress thread owns it once it runs.
 //
 // Invariants
@@ -22,7 +23,8 @@
 #include "fault/rails.hpp"
 #include "trace/ring.hpp"
 #include "transport/shm/shm.hpp"
-#include "transport/tcp/tcp.hpp"
+#include "transport/nic_transport.hpp"
+#include "transport/verbs/verbs.hpp"
 
 namespace ccl_lab {
 
@@ -36,6 +38,8 @@ class Links {
   Links& operator=(const Links&) = delete;
 
   Status attach(std::int32_t peer, std::shared_ptr<RankSegment> segment);
+  // Before the first connection: NICs are driven by verbs. unsupported where libibverbs is missing.
+  Status set_rdma(VerbsOptions options);
   // Before the first connection: from here on lost paths are repaired.
   Status set_messenger(std::unique_ptr<Messenger> messenger, const RailOptions& options);
   Messenger* messenger() const { return messenger_.get(); }
@@ -66,16 +70,20 @@ class Links {
   void reset(std::uint16_t epoch);
 
   // Whether something that was posted, and may have completed, has not left yet: somebody has to go on polling.
-  bool unsent() const { return rails_ != nullptr && (rails_->waiting() || tcp_->unsent()); }
+  bool unsent() const { return rails_ != nullptr && (rails_->waiting() || net_->unsent()); }
+
+  // Whether nothing that peers are to get would be lost if this were closed now.
+  bool quiet() const { return net_ == nullptr || (net_->quiet() && (rails_ == nullptr || !rails_->waiting())); }
 
   bool attached(std::int32_t peer) const { return shm_->connected(peer); }
   std::vector<std::uint8_t> load_store() const;
-  std::size_t n_connections() const { return tcp_ == nullptr ? 0 : tcp_->n_connections(); }
+  std::size_t n_connections() const { return net_ == nullptr ? 0 : net_->n_connections(); }
   std::size_t n_attached() const;
 
  private:
   bool by_shm(std::int32_t peer) const { return mode_ != Mode::tcp && shm_->connected(peer); }
-  TcpTransport& tcp();
+  NicTransport& net();
+  std::unique_ptr<NicTransport> make_net(RankSegment* shaped_by);
   void tell_news() const;
   bool reaches(std::int32_t peer, std::uint16_t nic, std::uint16_t peer_nic) const;
   Status no_way(std::int32_t peer, std::uint16_t nic, std::uint16_t peer_nic) const;
@@ -90,8 +98,10 @@ class Links {
   std::unique_ptr<Messenger> messenger_;
   RailOptions rail_options_;
   int news_fd_ = -1;
-  std::unique_ptr<TcpTransport> tcp_;                   // from the first connection on: it needs the leader's shapers
-  std::unique_ptr<Rails> rails_;                        // over tcp_, where there is a messenger
+  verbs::Driver* rdma_ = nullptr;                       // null: sockets
+  VerbsOptions rdma_options_;
+  std::unique_ptr<NicTransport> net_;                   // from the first connection on: it needs the leader's shapers
+  std::unique_ptr<Rails> rails_;                        // over net_, where there is a messenger
 };
 
 }  // namespace ccl_lab

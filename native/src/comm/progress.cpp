@@ -1,6 +1,8 @@
 // One step of a rank; see progress.hpp.
 #include "comm/progress.hpp"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -10,6 +12,12 @@
 #include "base/clock.hpp"
 
 namespace ccl_lab {
+
+namespace {
+
+constexpr std::int64_t kLingerNs = 500'000'000;  // of a rank that closes, for what a NIC still has to send
+
+}  // namespace
 
 namespace {
 
@@ -372,9 +380,22 @@ void Progress::reset(std::uint16_t epoch) {
   set_state(EngineState::idle);
 }
 
+// Puts that were copied have completed, but their bytes may be with a NIC still.
+void Progress::linger() {
+  const std::int64_t until_ns = now_ns_ + kLingerNs;
+  while (!stopped_ && !own_->aborted() && !links_.quiet() && now_ns_ < until_ns) {
+    links_.poll(now_ns_, completions_, events_);
+    completions_.clear();
+    events_.clear();
+    ::sched_yield();
+    now_ns_ = now_ns();
+  }
+}
+
 void Progress::close() {
   now_ns_ = now_ns();
   if (busy()) stop(Status(Code::aborted, "rank " + std::to_string(own_->rank()) + " closed its engine", own_->rank()));
+  else linger();
   links_.reset(static_cast<std::uint16_t>(epoch_ + 1));
   held_.clear();
   stopped_ = true;

@@ -86,6 +86,7 @@ class Progress {
   int handle_events();
   void end(std::shared_ptr<Work> work, Status status);
   void end_current(Status status);
+  void linger();
   Status deadline_passed() const;
   void record(Track track, std::uint16_t index, SpanKind kind, const Op* op, std::int32_t peer, std::int64_t begin_ns,
               std::int64_t end_ns, SpanStatus status);

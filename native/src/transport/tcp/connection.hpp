@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "transport/tcp/bundle.hpp"
-#include "transport/tcp/shaper.hpp"
+#include "transport/shaper.hpp"
 
 namespace ccl_lab {
 

@@ -31,8 +31,8 @@
 
 #include "base/segment.hpp"
 #include "transport/tcp/connection.hpp"
-#include "transport/tcp/poller.hpp"
-#include "transport/transport.hpp"
+#include "transport/poller.hpp"
+#include "transport/nic_transport.hpp"
 
 namespace ccl_lab {
 
@@ -41,7 +41,7 @@ struct TcpOptions {
   std::span<NicFaults> faults = {}; // as `nics`; outlive the transport
 };
 
-class TcpTransport final : public Transport {
+class TcpTransport final : public NicTransport {
  public:
   static constexpr std::int64_t kDrainNs = 200'000'000;
   static constexpr std::int64_t kShortDrainNs = 2'000'000;
@@ -54,13 +54,11 @@ class TcpTransport final : public Transport {
   TcpTransport(const TcpTransport&) = delete;
   TcpTransport& operator=(const TcpTransport&) = delete;
 
-  // Takes over `fd`, a connected and authenticated stream socket, also when it fails (then it is closed).
   Status add_connection(std::int32_t peer, std::uint16_t nic, std::uint16_t peer_nic, std::uint16_t index, int fd,
-                        std::uint16_t epoch);
-  bool connected(std::int32_t peer, std::uint16_t nic, std::uint16_t peer_nic) const;
-  std::size_t n_connections() const;
-  // Whether puts are not with the kernel yet.
-  bool unsent() const;
+                        std::uint16_t epoch) override;
+  bool connected(std::int32_t peer, std::uint16_t nic, std::uint16_t peer_nic) const override;
+  std::size_t n_connections() const override;
+  bool unsent() const override;
 
   const char* name() const override { return "tcp"; }
   Status register_region(RegionKey key, std::byte* base, std::uint64_t size) override;

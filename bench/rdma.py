@@ -1,0 +1,93 @@
+"""RDMA writes in the rig: perftest's ib_write_bw beside whoever is compared with it, per message size, on one NIC and on four.
+
+Is: two machines of tests/rig, and the sides of rdma_sides.py in turns, in one boot. Is not: a figure of a real NIC: soft RoCE moves
+bytes with the processor, one core a machine, so what counts is the ratio. Invariants: all sides move the same bytes over the same NICs
+in the same run, with starts subtracted; a ratio is the median over rounds of ratios within a round, to the faster of two: perftest as it
+comes, and perftest whose empty polls give the core up (yielding_poll.c), since those of the first keep soft RoCE from running.
+
+    python -m bench rdma
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from ccl_lab import rdma
+from ccl_lab.errors import UnsupportedError
+from tests import rig
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE, SHIM = ROOT / "bench/yielding_poll.c", ROOT / "build/bench/yielding_poll.so"
+PEERS = ("ib_write_bw", "ib_write_bw_yielding")  # sides that the others are compared with
+ROUNDS, MOVED_BYTES, TIMEOUT_S = 3, 128 << 20, 1800
+NICS = (1, 4)
+SIZES = (64 << 10, 256 << 10, 1 << 20, 8 << 20)
+
+
+def build() -> str | None:
+    """Compiles the library that perftest is run with; None, or why it cannot be."""
+    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
+    if not compiler:
+        return "no C compiler: set CC"
+    SHIM.parent.mkdir(parents=True, exist_ok=True)
+    found = subprocess.run([compiler, "-O2", "-shared", "-fPIC", str(SOURCE), "-o", str(SHIM), "-ldl"], capture_output=True, text=True)
+    return None if found.returncode == 0 else found.stderr.strip()[-300:]
+
+
+def missing() -> str | None:
+    """Why it cannot run here."""
+    try:
+        rdma.pyverbs()
+    except UnsupportedError as error:
+        return str(error)
+    return rig.obstacle() or (build() if shutil.which(PEERS[0]) else "perftest is not installed")
+
+
+def rows_of(printed: str) -> list[dict[str, Any]]:
+    """One row per case: GB/s of each side, all NICs together, and its ratio to the best peer's, from what machine 1 printed."""
+    cases: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    for line in printed.splitlines():
+        row = json.loads(line)
+        cases.setdefault((row["nics"], row["bytes"]), []).append(row)
+    found = []
+    for (nics, nbytes), rounds in cases.items():
+        seconds = {side: [row["sides"][side]["s_per_transfer"] for row in rounds] for side in rounds[0]["sides"]}
+        best = [min(pair) for pair in zip(*(seconds[peer] for peer in PEERS), strict=True)]
+        ratios = {side: statistics.median(peer / own for peer, own in zip(best, times, strict=True)) for side, times in seconds.items()}
+        rates = {side: nics * nbytes / statistics.median(times) / 1e9 for side, times in seconds.items()}
+        found.append({"nics": nics, "bytes": nbytes, "gbytes_per_s": rates, "of_peer": ratios, "rounds": rounds})
+    return found
+
+
+def run() -> dict[str, Any]:
+    """The facts of a record."""
+    if why := missing():
+        return {"summary": f"skipped: {why}", "cases": []}
+    began = time.time()
+    cases = [f"{nics}:{nbytes}" for nics in NICS for nbytes in SIZES]
+    command = [sys.executable, "-m", "bench.rdma_sides", str(ROUNDS), str(MOVED_BYTES), *cases]
+    outcomes = rig.run(command, machines=2, nics=max(NICS), timeout_s=TIMEOUT_S)
+    if rig.status_of(outcomes):
+        raise RuntimeError("\n".join(map(str, outcomes)))
+    rows = rows_of(outcomes[1].stdout)
+    for row in rows:
+        said = ", ".join(f"{side} {rate:.3f} GB/s ({row['of_peer'][side]:.0%})" for side, rate in row["gbytes_per_s"].items())
+        print(f"rdma: {row['nics']} NIC(s), {row['bytes'] >> 10} KiB: {said}", flush=True)
+    large = {nics: next(row for row in rows if (row["nics"], row["bytes"]) == (nics, 1 << 20)) for nics in NICS}
+    words = "; ".join(
+        f"{nics} NIC(s): perftest {max(row['gbytes_per_s'][peer] for peer in PEERS):.3f} GB/s, "
+        + ", ".join(f"{side} {ratio:.0%} of it" for side, ratio in row["of_peer"].items() if side not in PEERS)
+        for nics, row in large.items()
+    )
+    return {
+        "summary": f"writes of 1 MiB on soft RoCE, {words}",
+        "peers": PEERS, "moved_bytes": MOVED_BYTES, "took_s": time.time() - began, "load": os.getloadavg(), "cases": rows,
+    }  # fmt: skip

@@ -1,0 +1,110 @@
+"""What `bench.rdma` times, inside two machines of the rig: perftest's ib_write_bw and whoever is compared with it, in turns.
+
+A side is a function (meeting, rails, bytes, transfers) that both machines call: machine 1 moves that many transfers of so many bytes to
+machine 0 on each rail, all rails at once, and gives the seconds it took, perhaps with its start; on machine 0 the number is ignored. Every
+side is called with few and with many transfers, and the difference is what transfers cost: starts and connections drop out, for all alike.
+Another transport is compared by adding its side to SIDES.
+
+    python -m bench rdma     runs it; machine 1 prints a JSON row per case and round
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import ccl_lab as ccl
+from ccl_lab import rdma
+from tests.rdma.bodies.control import ME, Meeting
+from tests.rdma.bodies.jobs import join
+from tests.rdma.bodies.link import DEPTH, Link
+from tests.rdma.bodies.perftest import write_bw
+
+Side = Callable[[Meeting, Sequence[int], int, int], float]
+SHIM = Path(__file__).resolve().parent.parent / "build/bench/yielding_poll.so"
+FEW = 5  # perftest takes no fewer
+IN_FLIGHT = DEPTH // 2
+QUEUE_PAIRS = 1  # of every side, for each pair of NICs: perftest's default
+TIMEOUT, RETRIES = 18, 6  # nothing is to fail here, however busy the host
+
+
+def pyverbs(meeting: Meeting, rails: Sequence[int], nbytes: int, transfers: int) -> float:
+    """Writes with immediate data by hand, at most IN_FLIGHT per NIC, the core given up between looks."""
+    links = [Link(meeting, rail, nbytes, TIMEOUT, RETRIES) for rail in rails]
+    left, flying = dict.fromkeys(range(len(links)), transfers), dict.fromkeys(range(len(links)), 0)
+    for link in links if ME == 0 else ():
+        link.receive(min(transfers, DEPTH))
+    posted = dict.fromkeys(range(len(links)), min(transfers, DEPTH))
+    meeting.exchange()
+    begin = time.monotonic()
+    while any(left.values()):
+        for number, link in enumerate(links):
+            while ME == 1 and flying[number] < min(IN_FLIGHT, left[number]):
+                link.write(0, nbytes)
+                flying[number] += 1
+            for done in link.cq.poll(DEPTH)[1]:
+                assert done.status == 0, rdma.status_name(done.status)
+                left[number] -= 1
+                flying[number] -= 1
+                if ME == 0 and posted[number] < transfers:
+                    link.receive()
+                    posted[number] += 1
+        os.sched_yield()
+    seconds = time.monotonic() - begin
+    meeting.exchange()
+    return seconds
+
+
+def yielding(meeting: Meeting, rails: Sequence[int], nbytes: int, transfers: int) -> float:
+    """perftest at its best here: a poll that finds nothing gives the core up (yielding_poll.c)."""
+    return write_bw(meeting, rails, nbytes, transfers, preload=str(SHIM))
+
+
+def engine(meeting: Meeting, rails: Sequence[int], nbytes: int, transfers: int) -> float:
+    """Sends through `ccl_lab.init()` over verbs, all started at once, of `nbytes` for each NIC; one queue pair for each pair of NICs."""
+    settings = {"nics": ",".join(f"eth{rail}" for rail in rails), "rdma": f"qps={QUEUE_PAIRS}", "trace_spans": "0", "timeout": "300s"}
+    with join(**settings) as comm:
+        memory = ccl.empty(len(rails) * nbytes, "uint8")
+        move = comm.recv if ME == 0 else comm.send
+        move(memory, 1 - ME)  # makes the connections, registers the memory
+        comm.barrier()
+        begin = time.monotonic()
+        for work in [move(memory, 1 - ME, async_op=True) for _ in range(transfers)]:
+            work.wait()
+        seconds = time.monotonic() - begin
+        comm.barrier()
+    return seconds
+
+
+SIDES: dict[str, Side] = {"ib_write_bw": write_bw, "ib_write_bw_yielding": yielding, "pyverbs": pyverbs, "ccl_lab": engine}
+
+
+def timed(side: Side, meeting: Meeting, rails: Sequence[int], nbytes: int, transfers: int) -> float:
+    """Both machines leave together: what one side has open is closed before another begins."""
+    seconds = side(meeting, rails, nbytes, transfers)
+    meeting.exchange()
+    return seconds
+
+
+def main() -> None:
+    """Arguments: rounds, bytes a side moves over all NICs, then cases NICS:BYTES."""
+    rounds, moved = int(sys.argv[1]), int(sys.argv[2])
+    cases = [tuple(map(int, word.split(":"))) for word in sys.argv[3:]]
+    meeting = Meeting()
+    for round_ in range(rounds):
+        for nics, nbytes in cases:
+            many = FEW + max(moved // (nics * nbytes), FEW)
+            found = {}
+            for name in list(SIDES)[:: 1 if round_ % 2 == 0 else -1]:
+                few_s, many_s = (timed(SIDES[name], meeting, range(1, nics + 1), nbytes, count) for count in (FEW, many))
+                found[name] = {"few_s": few_s, "many_s": many_s, "s_per_transfer": (many_s - few_s) / (many - FEW)}
+            if ME == 1:
+                print(json.dumps({"nics": nics, "bytes": nbytes, "round": round_, "transfers": many - FEW, "sides": found}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+// What transports between nodes have in common: paths over named NICs, made of sockets that others dialled.
+//
+// Is: the part of tcp and verbs that `comm` needs beside the contract of transport.hpp.
+// Is not: for ranks that share memory.
+#pragma once
+
+#include <cstdint>
+
+#include "transport/transport.hpp"
+
+namespace ccl_lab {
+
+class NicTransport : public Transport {
+ public:
+  // Takes over `fd`, a connected and authenticated stream socket, also when it fails (then it is closed). `index`: of the
+  // connections between two NICs.
+  virtual Status add_connection(std::int32_t peer, std::uint16_t nic, std::uint16_t peer_nic, std::uint16_t index, int fd,
+                                std::uint16_t epoch) = 0;
+  virtual bool connected(std::int32_t peer, std::uint16_t nic, std::uint16_t peer_nic) const = 0;
+  using Transport::connected;
+  virtual std::size_t n_connections() const = 0;
+  // Whether puts are not with the system yet.
+  virtual bool unsent() const = 0;
+  // Whether what peers are to get has left for good: from then on this may be closed without a loss to them.
+  virtual bool quiet() const { return !unsent(); }
+};
+
+}  // namespace ccl_lab
