@@ -95,8 +95,8 @@ def _outlined(what: Outline, topology: Topology, nbytes: Size | None, dtype: str
 def _summary_of(trace: Trace) -> Summary:
     """The Summary of a whole trace."""
     meta = {name: value for name, value in trace.meta.items() if name not in ("topology", "schedule_digest", "n_levels")}
-    return Summary({**meta, "finish_ps": np.asarray(meta["finish_ps"], np.int64), "topology": trace.meta["topology"]["name"], "tier": "exact",
-                    "evaluated": {"as": "ops", "ops": trace.meta["n_ops"]}, "late_ranks": 0, "reasons": []})
+    return Summary({**meta, "finish_ps": np.asarray(meta["finish_ps"], np.int64), "topology": trace.meta["topology"]["name"],
+                    "tier": "exact", "evaluated": {"as": "ops", "ops": trace.meta["n_ops"]}, "late_ranks": 0, "reasons": []})
 
 
 def _no_options(options: Mapping[str, Any]) -> None:

@@ -161,7 +161,8 @@ class _Placed:
         columns["rank"] = ranks[ops.rank]
         columns["peer"] = np.where(ops.peer >= 0, ranks[np.maximum(ops.peer, 0)], -1).astype(np.int32)
         start_ps = exact.picoseconds("start", job.start)
-        return cls(job, schedule, layout, ranks, schedule.replace(ops=OpTable(**columns)), start_ps, exact.late_times_ps(job.late, n) + start_ps)
+        late_ps = exact.late_times_ps(job.late, n) + start_ps
+        return cls(job, schedule, layout, ranks, schedule.replace(ops=OpTable(**columns)), start_ps, late_ps)
 
 
 def _ranks(job: Job, topology: Topology) -> npt.NDArray[np.int32]:
