@@ -31,7 +31,10 @@ _NAMES = {
     "plan": ".planner",
     "verify": ".verifier",
     "Proof": ".verifier",
-    "simulate": ".simulator",
+    "simulate": ".simulation",
+    "sweep": ".sweeping",
+    "Sweep": ".sweeping",
+    "Summary": ".simulator",
     "Trace": ".trace",
     "FaultScript": ".faults",
     "World": ".engine",
@@ -76,7 +79,10 @@ if TYPE_CHECKING:
     from .ir import Schedule as Schedule
     from .ir import interpret as interpret
     from .planner import plan as plan
-    from .simulator import simulate as simulate
+    from .simulation import simulate as simulate
+    from .simulator import Summary as Summary
+    from .sweeping import Sweep as Sweep
+    from .sweeping import sweep as sweep
     from .topo import Topology as Topology
     from .topo import discover as discover
     from .trace import Trace as Trace

@@ -1,11 +1,4 @@
-"""Arguments several commands share, and the text form of a topology.
-
-A topology is written as one of
-
-    cluster:nodes=2,gpus_per_node=4,nics_per_node=4,nic_gbits_per_s=8     Topology.cluster(...)
-    h100:nodes=4                                                         Topology.preset("h100", nodes=4)
-    machine                                                              this machine, as discovered
-    path/to/topology.json                                                a saved one
+"""Arguments several commands share; the text form of a topology is that of topo/text.py.
 
 Is not: a second set of defaults; what is left out is what the Python function takes.
 """
@@ -13,60 +6,14 @@ Is not: a second set of defaults; what is left out is what the Python function t
 from __future__ import annotations
 
 import argparse
-import inspect
 import json
 from pathlib import Path
 from typing import Any
 
-from ..errors import UnsupportedError, UsageError, suggest
+from ..errors import UnsupportedError, UsageError
+from ..topo.text import topology_from_text
 
 DEFAULT_TOPOLOGY = "cluster:nodes=2,gpus_per_node=4,nics_per_node=4,nic_gbits_per_s=8"
-
-
-def _value(text: str) -> Any:
-    """A number, true or false where the text reads as one; else the text."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
-def _options(text: str, whole: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for item in filter(None, text.split(",")):
-        name, equals, value = item.partition("=")
-        if not equals or not name.strip() or not value.strip():
-            raise UsageError(f"topology {whole!r}: {item!r} is not name=value.")
-        found[name.strip()] = _value(value.strip())
-    return found
-
-
-def topology_from_text(text: str) -> Any:
-    """The Topology that `text` describes (forms above).
-
-    Raises UsageError for an unknown kind or option, with the nearest known one.
-
-    >>> topology_from_text("cluster:nodes=1,gpus_per_node=2").n_ranks
-    2
-    """
-    from ..topo import Topology
-
-    if text.endswith(".json"):
-        if not Path(text).exists():
-            raise UsageError(f"topology file {text!r} does not exist.")
-        return Topology.load(text)
-    kind, _, rest = text.partition(":")
-    options = _options(rest, text)
-    if kind == "machine":
-        return Topology.discover(**options)
-    if kind != "cluster":
-        return Topology.preset(kind, **options)
-    known = inspect.signature(Topology.cluster).parameters
-    for name in options:
-        if name not in known:
-            raise UsageError(f"topology {text!r}: cluster has no option {name!r}.{suggest(name, known)}")
-    options = {"nodes": 1, "gpus_per_node": 1, "nics_per_node": 1} | options
-    return Topology.cluster(**options)
 
 
 def add_collective_arguments(parser: argparse.ArgumentParser) -> None:
@@ -133,33 +80,37 @@ def script_from(arguments: argparse.Namespace) -> Any:
     return script.final_heal() if len(script) else None
 
 
+def plan_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Options of `plan` among the common arguments."""
+    options: dict[str, Any] = {"in_place": arguments.in_place, "root": arguments.root}
+    options["mapped"] = getattr(arguments, "transport", None) != "tcp"
+    if arguments.peer is not None:
+        options["peer"] = arguments.peer
+    return options
+
+
+def schedule_from(arguments: argparse.Namespace, topology: Any) -> Any:
+    """The saved schedule of --schedule, proved; UsageError where it is for another number of ranks."""
+    from ..ir import Schedule
+    from ..verifier import verify
+
+    schedule = Schedule.load(arguments.schedule)
+    if schedule.n_ranks != topology.n_ranks:
+        raise UsageError(f"the schedule is for {schedule.n_ranks} ranks, the topology has {topology.n_ranks}.")
+    verify(schedule)
+    return schedule
+
+
 def plan_from(arguments: argparse.Namespace) -> tuple[Any, Any]:
     """(topology, proved schedule) of the common arguments."""
-    from ..ir import Schedule
     from ..planner import plan
     from ..verifier import verify
 
     topology = topology_from_text(arguments.topology)
     if arguments.schedule:
-        schedule = Schedule.load(arguments.schedule)
-    else:
-        options: dict[str, Any] = {"in_place": arguments.in_place, "root": arguments.root}
-        options["mapped"] = getattr(arguments, "transport", None) != "tcp"
-        if arguments.peer is not None:
-            options["peer"] = arguments.peer
-        schedule = plan(
-            arguments.collective,
-            topology,
-            nbytes=arguments.bytes,
-            algorithm=arguments.algorithm,
-            dtype=arguments.dtype,
-            redop=arguments.redop,
-            **options,
-        )
-    if schedule.n_ranks != topology.n_ranks:
-        raise UsageError(
-            f"the schedule is for {schedule.n_ranks} ranks, the topology has {topology.n_ranks}."
-        )
+        return topology, schedule_from(arguments, topology)
+    schedule = plan(arguments.collective, topology, nbytes=arguments.bytes, algorithm=arguments.algorithm, dtype=arguments.dtype,
+                    redop=arguments.redop, **plan_options(arguments))
     verify(schedule)
     return topology, schedule
 

@@ -14,9 +14,12 @@ from .arguments import (
     add_collective_arguments,
     add_fault_arguments,
     plan_from,
+    plan_options,
     print_result,
     result,
+    schedule_from,
     script_from,
+    topology_from_text,
 )
 
 
@@ -30,6 +33,10 @@ def add_commands(commands: Any) -> None:
     simulate = commands.add_parser("simulate", help="time a schedule on modelled links")
     add_collective_arguments(simulate)
     simulate.add_argument("--out", metavar="FILE", help="save the trace (.pftrace .json .arrow .parquet)")
+    simulate.add_argument("--fault", action="append", default=[], metavar="SPEC",
+                          help="what is wrong from the first byte on: nic:node=7,nic=2 (gone), nic:node=7,nic=2,factor=4 (slower), "
+                               "rank:rank=3,factor=2, rank:rank=3,late=1ms (repeatable)")  # fmt: skip
+    simulate.add_argument("--channels", type=int, metavar="N", help="streams per rank (default: by NICs)")
     simulate.set_defaults(run=run_simulate)
 
     run = commands.add_parser("run", help="run a schedule among real rank processes of this machine")
@@ -86,13 +93,35 @@ def run_plan(arguments: argparse.Namespace) -> int:
 
 
 def run_simulate(arguments: argparse.Namespace) -> int:
-    from ..simulator import simulate
+    import resource
+    import time
 
-    topology, schedule = plan_from(arguments)
-    trace = simulate(schedule, topology)
+    from ..simulation import degrade, simulate
+    from ..simulator import Summary
+
+    begin = time.perf_counter()
+    topology, late = degrade(topology_from_text(arguments.topology), arguments.fault)
+    if arguments.schedule:
+        found = simulate(schedule_from(arguments, topology), topology, late=late)
+    else:
+        options = plan_options(arguments) | ({} if arguments.channels is None else {"channels": arguments.channels})
+        found = simulate(arguments.collective, topology, arguments.bytes, arguments.dtype, late=late,
+                         result="trace" if arguments.out else "auto", algorithm=arguments.algorithm, redop=arguments.redop, **options)
+    wall_s = time.perf_counter() - begin
     if arguments.out:
-        trace.save(arguments.out)
-    print_result(result(schedule, topology, trace, "simulated"), arguments.json)
+        found.save(arguments.out)
+    meta = found.meta
+    values = {
+        "op": meta["collective"], "algorithm": meta["algorithm"], "ranks": topology.n_ranks, "nodes": topology.n_nodes,
+        "bytes": int(meta["nbytes"]), "dtype": meta["dtype"], "redop": meta["redop"], "in_place": bool(arguments.in_place),
+        "time_us": float(meta["time_us"]), "algbw_gbytes_per_s": meta["algbw_gbytes_per_s"],
+        "busbw_gbytes_per_s": meta["busbw_gbytes_per_s"], "source": "simulated", "ops": int(meta["n_ops"]), "faults": len(arguments.fault),
+        "result": "summary" if isinstance(found, Summary) else "trace", "wall_s": wall_s,
+        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }  # fmt: skip
+    if not isinstance(found, Summary):
+        values["schedule"] = meta["schedule_digest"]
+    print_result(values, arguments.json)
     return 0
 
 

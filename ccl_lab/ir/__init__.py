@@ -3,9 +3,10 @@
 from .builder import Builder, Ref
 from .interpret import interpret
 from .layout import Layout
+from .loops import Outline, RingLoops
 from .ops import Buffer, Collective, DType, Kind, RedOp
 from .schedule import Schedule
 from .table import Op, OpTable, describe
 
-__all__ = ["Buffer", "Builder", "Collective", "DType", "Kind", "Layout", "Op", "OpTable", "RedOp", "Ref", "Schedule",
-           "describe", "interpret"]  # fmt: skip
+__all__ = ["Buffer", "Builder", "Collective", "DType", "Kind", "Layout", "Op", "OpTable", "Outline", "RedOp", "Ref", "RingLoops",
+           "Schedule", "describe", "interpret"]  # fmt: skip

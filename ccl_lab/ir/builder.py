@@ -223,25 +223,29 @@ class Builder:
                 f"{kind.name} at step {self.step}: arguments do not fit {len(rank)} ranks ({error})."
             ) from None
         if kind == Kind.copy and self.in_place:
-            keep = ~self._same_memory(row, sources[0])
+            keep = ~self.same_memory(rank, dst, srcs[0])  # type: ignore[arg-type]
             row = {name: cells[keep] for name, cells in row.items()}
             sources = [tuple(cells[keep] for cells in source) for source in sources]
         self._rows.append(row)
         self._sources.append(sources)
 
-    def _same_memory(self, row: dict[str, np.ndarray], source: tuple[np.ndarray, ...]) -> np.ndarray:
-        same = np.zeros(len(row["rank"]), bool)
-        for i, rank in enumerate(row["rank"]):
-            ends = [
-                self._base(int(rank), int(buf), int(chunk))
-                for buf, chunk in ((row["dst_buf"][i], row["dst_chunk"][i]), (source[1][i], source[2][i]))
-            ]
-            same[i] = ends[0] == ends[1] and source[0][i] == rank
-        return same
+    def same_memory(self, rank: np.ndarray, dst: Ref, src: Ref) -> np.ndarray:
+        """Which rows name one piece of memory twice, in place: bool[rows]."""
+        ends = [self._base(rank, *np.broadcast_arrays(rank, ref.buf, ref.chunk)[1:]) for ref in (dst, src)]
+        near = True if src.rank is None else np.equal(src.rank, rank)
+        return np.broadcast_to((ends[0][0] == ends[1][0]) & (ends[0][1] == ends[1][1]) & near, rank.shape)
 
-    def _base(self, rank: int, buf: int, chunk: int) -> tuple[int, int]:
-        shared = collectives.alias(self.collective, rank, self.root)
-        return (shared[1], shared[2] * self.parts + chunk) if shared and shared[0] == buf else (buf, chunk)
+    def _base(self, rank: np.ndarray, buf: np.ndarray, chunk: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(buffer that owns the memory, chunk in it) of each row."""
+        at_root = collectives.alias(self.collective, self.root, self.root)
+        elsewhere = collectives.alias(self.collective, (self.root + 1) % self.n_ranks, self.root)
+        if at_root is None:
+            return buf, chunk
+        shared = (buf == at_root[0]) & ((rank == self.root) | (elsewhere is not None))
+        # The block where a buffer begins in the other is the rank's own, or the first.
+        block = rank if collectives.message_blocks(self.collective, self.n_ranks) > 1 and self.collective not in (
+            "all_to_all", "all_to_allv") else np.zeros_like(rank)
+        return np.where(shared, at_root[1], buf), np.where(shared, block * self.parts + chunk, chunk)
 
     def build(
         self, *, nbytes: int = 0, dtype: str = "float32", redop: str = "sum", reasons: Sequence[str] = ()

@@ -6,10 +6,11 @@ root, in place or not; what `plan` returns does not depend on anything but its a
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from ..errors import UsageError
-from ..ir import Builder, Schedule
+from ..ir import Builder, Outline, Schedule
 from ..topo import Topology
 from ..units import Size
 from . import choose
@@ -17,7 +18,7 @@ from .algorithms import ALGORITHMS, Algorithm, find
 from .cost import Cost
 from .problem import Problem, make_problem
 
-__all__ = ["ALGORITHMS", "Algorithm", "Cost", "Problem", "algorithms", "estimate", "plan"]
+__all__ = ["ALGORITHMS", "Algorithm", "Cost", "Problem", "algorithms", "estimate", "outline", "plan"]
 
 
 def plan(collective: str, topology: Topology | int, nbytes: Size = "1MiB", *, algorithm: str = "auto", dtype: str = "float32",
@@ -39,12 +40,7 @@ def plan(collective: str, topology: Topology | int, nbytes: Size = "1MiB", *, al
     """
     problem = make_problem(collective, topology, nbytes, dtype=dtype, redop=redop, in_place=in_place, root=root, peer=peer,
                            channels=channels, counts=counts, mapped=mapped)
-    if algorithm != "auto":
-        misfit = find(collective, algorithm).misfit(problem) if problem.n > 1 else find(collective, algorithm) and ""
-        if misfit:
-            fitting = ", ".join(each.name for each in choose.candidates(problem) if each.cost)
-            raise UsageError(f"algorithm {algorithm!r} of {collective} does not fit topology {problem.topology.name!r}: {misfit}. "
-                             f"Use 'auto' or one of: {fitting}.")
+    _check_fits(problem, algorithm)
     if problem.n == 1:
         return _alone(problem, algorithm)
     ranked = choose.candidates(problem)
@@ -52,6 +48,46 @@ def plan(collective: str, topology: Topology | int, nbytes: Size = "1MiB", *, al
     why = choose.reasons(problem, ranked, chosen, automatic=algorithm == "auto")
     builder = find(collective, chosen).build(problem)
     return builder.build(nbytes=problem.nbytes, dtype=dtype, redop=redop, reasons=why)
+
+
+def outline(collective: str, topology: Topology | int, nbytes: Size = "1MiB", *, algorithm: str = "auto", dtype: str = "float32",
+            redop: str = "sum", in_place: bool = False, root: int = 0, peer: int = 1, channels: int | None = None,
+            mapped: bool = True) -> Outline:
+    """The schedule that `plan` makes of the same arguments, without its rows: what the simulator takes where there would be too many.
+
+    "auto" takes the cheapest of those that are made for whole topologies, whatever its number of ops. Errors as `plan`; UsageError for
+    one rank, which has nothing to unroll. Cost: a few arrays of a number per rank.
+    """
+    problem = make_problem(collective, topology, nbytes, dtype=dtype, redop=redop, in_place=in_place, root=root, peer=peer,
+                           channels=channels, counts=None, mapped=mapped)
+    _check_fits(problem, algorithm)
+    if problem.n == 1:
+        raise UsageError(f"{collective} among 1 rank: nothing to outline; use plan.")
+    chosen, why = algorithm, (f"{algorithm}: as asked",)
+    if algorithm == "auto":
+        ranked = choose.candidates(problem, whole=True)
+        chosen = choose.pick(problem, ranked, most_ops=None)
+        why = choose.reasons(problem, ranked, chosen, automatic=True, whole=True)
+    found = find(collective, chosen)
+
+    def emit(make: Any) -> Builder:
+        return found.build(dataclasses.replace(problem, make=make))
+
+    about = choose.ops_about(problem, choose.Candidate(chosen, found.cost(problem), ""))
+    loops = found.loops(problem) if found.loops else None
+    node_phase = found.node_phase(problem) if loops and found.node_phase else None
+    return Outline(collective, chosen, problem.n, problem.in_place, problem.nbytes, dtype, redop, why, emit, about, loops, node_phase)
+
+
+def _check_fits(problem: Problem, algorithm: str) -> None:
+    """UsageError where an algorithm that was asked for is unknown or does not fit."""
+    if algorithm == "auto":
+        return
+    misfit = find(problem.collective, algorithm).misfit(problem) if problem.n > 1 else find(problem.collective, algorithm) and ""
+    if misfit:
+        fitting = ", ".join(each.name for each in choose.candidates(problem) if each.cost)
+        raise UsageError(f"algorithm {algorithm!r} of {problem.collective} does not fit topology {problem.topology.name!r}: {misfit}. "
+                         f"Use 'auto' or one of: {fitting}.")
 
 
 def algorithms(collective: str) -> tuple[str, ...]:

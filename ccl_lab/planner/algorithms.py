@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ..errors import UsageError, suggest
-from ..ir import Builder
+from ..ir import Builder, RingLoops, Schedule
 from . import (
     all_gather_bruck,
     all_gather_direct,
@@ -25,6 +25,7 @@ from . import (
     all_reduce_one_pass,
     all_reduce_optcc,
     all_reduce_recursive,
+    all_reduce_recursive_doubling,
     all_reduce_resilient,
     all_reduce_ring,
     all_reduce_two_level,
@@ -70,11 +71,16 @@ def nodes_of_equal_size(problem: Problem) -> str:
 
 
 class Algorithm(NamedTuple):
-    """One row: `build(problem)`, `cost(problem)`, and `misfit(problem)`, empty where it can be used."""
+    """One row: `build(problem)`, `cost(problem)`, and `misfit(problem)`, empty where it can be used.
+
+    Of algorithms on rings also `loops(problem)`, what they repeat, and `node_phase(problem)`, what comes before it inside each node.
+    """
 
     build: Callable[[Problem], Builder]
     cost: Callable[[Problem], Cost]
     misfit: Callable[[Problem], str] = always
+    loops: Callable[[Problem], RingLoops | None] | None = None
+    node_phase: Callable[[Problem], Schedule] | None = None
 
 
 _ALL_TO_ALL = {
@@ -90,12 +96,14 @@ DEGRADED = ("balance", "resilient", "recursive", "optcc", "mix")
 
 ALGORITHMS: dict[str, dict[str, Algorithm]] = {
     "all_reduce": {
-        "ring": Algorithm(all_reduce_ring.ring, formulas.all_reduce_ring),
+        "ring": Algorithm(all_reduce_ring.ring, formulas.all_reduce_ring, loops=all_reduce_ring.loops),
         "bidirectional_ring": Algorithm(all_reduce_ring.bidirectional_ring, formulas.all_reduce_bidirectional_ring),
         "halving_doubling": Algorithm(all_reduce_halving_doubling.halving_doubling, formulas.all_reduce_halving_doubling),
+        "recursive_doubling": Algorithm(all_reduce_recursive_doubling.recursive_doubling, formulas.all_reduce_recursive_doubling),
         "double_binary_tree": Algorithm(all_reduce_double_binary_tree.double_binary_tree, formulas.all_reduce_double_binary_tree),
         "direct": Algorithm(all_reduce_direct.direct, formulas.all_reduce_direct),
-        "hierarchical": Algorithm(all_reduce_hierarchical.hierarchical, formulas.all_reduce_hierarchical, nodes_of_equal_size),
+        "hierarchical": Algorithm(all_reduce_hierarchical.hierarchical, formulas.all_reduce_hierarchical, nodes_of_equal_size,
+                                  all_reduce_hierarchical.loops, all_reduce_hierarchical.node_phase),
         "flat": Algorithm(all_reduce_flat.flat, formulas_mapped.all_reduce_flat, unshared),
         "one_pass": Algorithm(all_reduce_one_pass.one_pass, formulas_mapped.all_reduce_one_pass, unshared),
         "two_level": Algorithm(all_reduce_two_level.two_level, formulas_mapped.all_reduce_two_level, unshared),
@@ -106,7 +114,7 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
         "mix": Algorithm(all_reduce_optcc.mix, all_reduce_optcc.mix_cost),
     },
     "all_gather": {
-        "ring": Algorithm(all_gather_ring.ring, formulas.all_gather_ring),
+        "ring": Algorithm(all_gather_ring.ring, formulas.all_gather_ring, loops=all_gather_ring.loops),
         "recursive_doubling": Algorithm(all_gather_recursive_doubling.recursive_doubling, formulas.all_gather_recursive_doubling),
         "bruck": Algorithm(all_gather_bruck.bruck, formulas.all_gather_bruck),
         "direct": Algorithm(all_gather_direct.direct, formulas.all_gather_direct),
@@ -114,7 +122,7 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
         "balance": Algorithm(balance.all_gather, balance.all_gather_cost),
     },
     "reduce_scatter": {
-        "ring": Algorithm(reduce_scatter_ring.ring, formulas.reduce_scatter_ring),
+        "ring": Algorithm(reduce_scatter_ring.ring, formulas.reduce_scatter_ring, loops=reduce_scatter_ring.loops),
         "recursive_halving": Algorithm(reduce_scatter_recursive_halving.recursive_halving, formulas.reduce_scatter_recursive_halving),
         "direct": Algorithm(reduce_scatter_direct.direct, formulas.reduce_scatter_direct),
         "one_pass": Algorithm(reduce_scatter_one_pass.one_pass, formulas_mapped.reduce_scatter_one_pass, unshared),

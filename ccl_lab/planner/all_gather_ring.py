@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..ir import Builder
-from .orders import Rings, rings
+from ..ir import Builder, RingLoops
+from .orders import Rings, ring_loops, rings
 from .problem import Problem
 
 
@@ -42,3 +42,9 @@ def along(problem: Problem, name: str, at: Rings) -> Builder:
             b.step = step + 1
             b.put(rank=at.rank, peer=at.next, src=b.output[arrived], dst=b.output[arrived], channel=at.channel)
     return b
+
+
+def loops(problem: Problem) -> RingLoops:
+    """What `ring` repeats."""
+    at = rings(problem)
+    return ring_loops(at, at.units, at.first[:: problem.n], stride=0, depth=1, steps=problem.n - 1, reducing=0, copies=not problem.in_place)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..ir import Builder
+from ..ir import Builder, RingLoops, Schedule
 from .cost import hierarchical_depth, hierarchical_lanes
 from .direct import slot, sources
 from .problem import Problem
@@ -30,11 +30,7 @@ def hierarchical(problem: Problem) -> Builder:
     depth = hierarchical_depth(problem)
     lanes = hierarchical_lanes(problem, depth)
     b = problem.builder("hierarchical", channels=1 + lanes, parts=group * depth * nodes, scratch_blocks=group)
-    for i in range(depth + 1):
-        if i < depth:
-            _scatter(b, problem.grid, depth, i)
-        if i > 0:
-            _reduce(b, problem.grid, depth, i - 1, lane=1 + (i - 1) % lanes)
+    _node_phase(b, problem.grid, depth, lanes)
     for i in range(depth):
         _between_nodes(b, problem.grid, depth, i, lane=1 + i % lanes)
         _gather(b, problem.grid, depth, i, lane=1 + i % lanes)
@@ -47,6 +43,15 @@ def _members(grid: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Rank, node and local index of everyone."""
     nodes, group = grid.shape
     return grid.ravel(), np.repeat(np.arange(nodes), group), np.tile(np.arange(group), nodes)
+
+
+def _node_phase(b: Builder, grid: np.ndarray, depth: int, lanes: int) -> None:
+    """Slices go to their owners in the node and are added; one is on its way while the one before it is added."""
+    for i in range(depth + 1):
+        if i < depth:
+            _scatter(b, grid, depth, i)
+        if i > 0:
+            _reduce(b, grid, depth, i - 1, lane=1 + (i - 1) % lanes)
 
 
 def _scatter(b: Builder, grid: np.ndarray, depth: int, i: int) -> None:
@@ -116,3 +121,31 @@ def _arrive(b: Builder, grid: np.ndarray, lane: int) -> None:
     b.step = 2 * nodes - 1
     for distance in range(1, group):
         b.wait(rank=rank, peer=grid[node, (local - distance) % group], sig_channel=lane)
+
+
+def loops(problem: Problem) -> RingLoops | None:
+    """The rings between nodes: one per local index and lane, lane by lane; each takes its slices in turn. None on one node."""
+    assert problem.grid is not None
+    nodes, group = problem.grid.shape
+    if nodes == 1:
+        return None
+    depth = hierarchical_depth(problem)
+    lanes = hierarchical_lanes(problem, depth)
+    most = -(-depth // lanes)
+    lane, local = np.repeat(np.arange(lanes), group), np.tile(np.arange(group), lanes)
+    slices = lane[:, None] + lanes * np.arange(most)
+    return RingLoops(orders=problem.grid.T[local], channel=1 + lane, parts=group * depth * nodes, depth=1, steps=2 * nodes - 2,
+                     reducing=nodes - 1, first=(local[:, None] * depth + slices) * nodes, stride=1, span=1,
+                     slice_of=np.where(slices < depth, slices, -1), in_node=True)
+
+
+def node_phase(problem: Problem) -> Schedule:
+    """What the ranks of each node do among themselves before their rings begin, as a schedule of one node."""
+    assert problem.grid is not None
+    grid = np.arange(problem.grid.shape[1])[None, :]
+    depth = hierarchical_depth(problem)
+    lanes = hierarchical_lanes(problem, depth)
+    b = Builder("all_reduce", grid.size, algorithm="hierarchical", in_place=problem.in_place, channels=1 + lanes, parts=grid.size * depth,
+                scratch_blocks=grid.size)
+    _node_phase(b, grid, depth, lanes)
+    return b.build(nbytes=problem.nbytes, dtype=problem.dtype, redop=problem.redop)

@@ -6,9 +6,9 @@ at step s is what goes on at step s + 1.
 
 from __future__ import annotations
 
-from ..ir import Builder
+from ..ir import Builder, RingLoops
 from .cost import ring_depth
-from .orders import Rings, rings
+from .orders import Rings, ring_loops, rings
 from .problem import Problem
 
 
@@ -57,3 +57,11 @@ def _ring(problem: Problem, name: str, at: Rings) -> Builder:
                 target = landing if step + 1 < n - 1 else b.output
                 b.put(rank=at.rank, peer=at.next, src=b.output[arrived], dst=target[arrived], channel=at.channel)
     return b
+
+
+def loops(problem: Problem) -> RingLoops:
+    """What `ring` repeats."""
+    at = rings(problem)
+    depth = ring_depth(problem, at.channels)
+    first = at.first[:: problem.n] * problem.n * depth
+    return ring_loops(at, at.units * problem.n * depth, first, stride=depth, depth=depth, steps=2 * problem.n - 2, reducing=problem.n - 1)

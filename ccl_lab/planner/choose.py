@@ -42,23 +42,25 @@ class Candidate(NamedTuple):
     misfit: str
 
 
-def candidates(problem: Problem) -> list[Candidate]:
-    """Every algorithm of the collective: those that fit by estimated time, then the others."""
+def candidates(problem: Problem, whole: bool = False) -> list[Candidate]:
+    """Every algorithm of the collective: those that fit by estimated time, then the others. whole: without those for lost NICs."""
     found = []
     for name, algorithm in ALGORITHMS[problem.collective].items():
+        if whole and name in DEGRADED:
+            continue
         misfit = algorithm.misfit(problem)
         found.append(Candidate(name, None if misfit else algorithm.cost(problem), misfit))
     return sorted(found, key=lambda each: (each.cost is None, each.cost.seconds if each.cost else 0.0))
 
 
-def pick(problem: Problem, ranked: list[Candidate]) -> str:
-    """The cheapest whose table of ops is small enough to build.
+def pick(problem: Problem, ranked: list[Candidate], most_ops: int | None = MOST_OPS) -> str:
+    """The cheapest whose table of ops has at most `most_ops` rows (None: however many).
 
     Of those within 1 % of it, one that works on shared memory in place, then the one with the fewest ops: the model says that they
     are as fast, but it prices a slice that is still in the caches as one that comes from memory.
     """
     fitting = [each for each in ranked if each.cost and (each.name not in DEGRADED or is_degraded(problem.topology))]
-    short = [each for each in fitting if ops_about(problem, each) <= MOST_OPS]
+    short = [each for each in fitting if most_ops is None or ops_about(problem, each) <= most_ops]
     if not short:
         return min(fitting, key=lambda each: ops_about(problem, each)).name
     best = short[0].cost.seconds if short[0].cost else 0.0
@@ -75,7 +77,8 @@ def ops_about(problem: Problem, candidate: Candidate) -> int:
         return _degraded_ops(problem, name)
     name = {"all_reduce": "hierarchical" if problem.grid is not None and problem.grid.shape[1] > 1 else "ring"}.get(
         problem.collective, "direct" if problem.collective.startswith("all_to_all") else "ring") if name in DEGRADED else name
-    if name in PER_PEER and problem.collective not in ("gather", "scatter", "send_recv"):
+    one_block = problem.collective == "all_reduce" and name == "recursive_doubling"
+    if name in PER_PEER and problem.collective not in ("gather", "scatter", "send_recv") and not one_block:
         return problem.n * 2 * problem.n
     if problem.collective == "send_recv":
         return 5
@@ -121,8 +124,8 @@ def loss(problem: Problem) -> tuple[str, ...]:
     return tuple(told)
 
 
-def reasons(problem: Problem, ranked: list[Candidate], chosen: str, automatic: bool) -> tuple[str, ...]:
-    """One line per algorithm, the chosen one first."""
+def reasons(problem: Problem, ranked: list[Candidate], chosen: str, automatic: bool, whole: bool = False) -> tuple[str, ...]:
+    """One line per algorithm, the chosen one first; unless `whole`, also what a loss means."""
     ranked = sorted(ranked, key=lambda each: each.name != chosen)
     best = next(each.cost for each in ranked if each.name == chosen)
     lines = []
@@ -134,7 +137,7 @@ def reasons(problem: Problem, ranked: list[Candidate], chosen: str, automatic: b
         if each.name != chosen and ops_about(problem, each) > MOST_OPS:
             tail += f"; about {ops_about(problem, each):,} ops, too many to build"
         lines.append(f"{each.name}: {_numbers(each.cost)}; {tail}")
-    return tuple(lines) + loss(problem)
+    return tuple(lines) + (() if whole else loss(problem))
 
 
 def _numbers(cost: Cost) -> str:

@@ -98,6 +98,16 @@ def all_reduce_halving_doubling(problem: Problem) -> Cost:
                 2 * _far_bytes(problem, moves + folded))
 
 
+def all_reduce_recursive_doubling(problem: Problem) -> Cost:
+    """T = sum over i < log2 p of hop(M, 2^i) + add(M); and 2 hop(M, p) + add if p < n. Thakur et al. 2005, 4.5."""
+    at, size = of(problem), problem.nbytes
+    core = 1 << log2_floor(problem.n)
+    extra = problem.n > core
+    moves = [(d, float(size)) for d in _distances(problem)]
+    seconds = sum(at.hop(size, d) + at.add(size) for d, _ in moves) + ((2 * at.hop(size, core) + at.add(size)) if extra else 0.0)
+    return Cost(seconds, len(moves) + 2 * extra, (len(moves) + extra) * size, _far_bytes(problem, moves + [(core, size)] * extra))
+
+
 def all_reduce_double_binary_tree(problem: Problem) -> Cost:
     """T = latency of 2h hops + max(2M/(NICs of a node), 2M/fabric + add(M), 4 C k o); K = 2: M over the NICs.
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..ir import RingLoops
 from ..topo import Topology
 from .problem import Problem
 
@@ -60,6 +61,14 @@ def rings(problem: Problem, both_ways: bool = False) -> Rings:
     if both_ways:
         orders = np.concatenate([orders, orders[:, ::-1]])
     return flatten(orders)
+
+
+def ring_loops(at: Rings, parts: int, first: np.ndarray, stride: int, depth: int, steps: int, reducing: int,
+               copies: bool = False) -> RingLoops:
+    """The loops of an algorithm on rings of one slice each, the message of ring c beginning at chunk first[c] of its block."""
+    return RingLoops(orders=at.rank.reshape(at.channels, -1), channel=np.arange(at.channels), parts=parts, depth=depth, steps=steps,
+                     reducing=reducing, first=first[:, None], stride=stride, span=1, slice_of=np.zeros((at.channels, 1), np.int64),
+                     copies=copies)
 
 
 def flatten(orders: np.ndarray, channel: np.ndarray | None = None, weight: np.ndarray | None = None) -> Rings:

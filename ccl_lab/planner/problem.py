@@ -7,6 +7,7 @@ count a message, `count` elements per block.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -26,7 +27,7 @@ MIN_SLICE_BYTES = 4096
 class Problem:
     """A collective on a topology; `channels` is None where the algorithm decides, `counts` int64[n, n] for all_to_allv.
 
-    `mapped`: ranks of a node can read each other's memory in place.
+    `mapped`: ranks of a node can read each other's memory in place. `make` is what algorithms write to: a Builder, or what takes its calls.
     """
 
     collective: str
@@ -40,6 +41,7 @@ class Problem:
     channels: int | None = None
     counts: np.ndarray | None = None
     mapped: bool = True
+    make: Callable[..., Builder] = Builder
 
     @property
     def n(self) -> int:
@@ -82,8 +84,8 @@ class Problem:
 
     def builder(self, algorithm: str, **options: Any) -> Builder:
         """A Builder for this problem; `options`: channels, parts, scratch_blocks, scratch_pairs."""
-        return Builder(self.collective, self.n, algorithm=algorithm, in_place=self.in_place, root=self.root, peer=self.peer,
-                       counts=self.counts, **options)
+        return self.make(self.collective, self.n, algorithm=algorithm, in_place=self.in_place, root=self.root, peer=self.peer,
+                         counts=self.counts, **options)
 
 
 def make_problem(collective: str, topology: Topology | int, nbytes: Size, *, dtype: str, redop: str, in_place: bool, root: int,

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..ir import Builder
+from ..ir import Builder, RingLoops
 from .cost import ring_depth
-from .orders import Rings, rings
+from .orders import Rings, ring_loops, rings
 from .problem import Problem
 
 
@@ -50,3 +50,11 @@ def along(problem: Problem, name: str, at: Rings) -> Builder:
                 b.step = step + 1
                 b.put(rank=at.rank, peer=at.next, src=total, dst=total, channel=at.channel)
     return b
+
+
+def loops(problem: Problem) -> RingLoops:
+    """What `ring` repeats."""
+    at = rings(problem)
+    depth = ring_depth(problem, at.channels)
+    first = at.first[:: problem.n] * depth
+    return ring_loops(at, at.units * depth, first, stride=0, depth=depth, steps=problem.n - 1, reducing=problem.n - 1)

@@ -130,7 +130,7 @@ def simulate(
     columns = _spans(schedule, topology, layout, times)
     meta = _meta(schedule, topology, layout, times)
     if compute_ps is not None:
-        meta |= {"alpha_ps": _picoseconds("alpha", alpha), "interference": float(interference), "device": "modelled"}
+        meta |= {"alpha_ps": picoseconds("alpha", alpha), "interference": float(interference), "device": "modelled"}
     return Trace(columns, meta)
 
 
@@ -159,14 +159,14 @@ def _layout(schedule: Schedule, topology: Topology, nbytes: Size | None, dtype: 
 
 def _exact_times(schedule: Schedule, topology: Topology, layout: Layout, late: Late, compute: Compute, alpha: Duration,
                  interference: float) -> Times:
-    late_ps, alone_ps = _late_ps(late, topology.n_ranks), _compute_ps(schedule, compute)
-    alpha_ps = _picoseconds("alpha", alpha)
+    late_ps, alone_ps = late_times_ps(late, topology.n_ranks), _compute_ps(schedule, compute)
+    alpha_ps = picoseconds("alpha", alpha)
     _check_interference(interference)
-    times = _core_times(schedule, topology, layout, late_ps, alone_ps, alpha_ps)
+    times = core_times(schedule, topology, layout, late_ps, alone_ps, alpha_ps)
     if interference == 1.0:
         return times
     return settle(schedule, times, alone_ps, interference,
-                  lambda compute_ps: _core_times(schedule, topology, layout, late_ps, compute_ps, alpha_ps))
+                  lambda compute_ps: core_times(schedule, topology, layout, late_ps, compute_ps, alpha_ps))
 
 
 def _check_interference(interference: float) -> None:
@@ -174,7 +174,8 @@ def _check_interference(interference: float) -> None:
         raise UsageError(f"interference {interference!r}: expected a factor from 1 (none) to 100.")
 
 
-def _core_times(schedule: Schedule, topology: Topology, layout: Layout, late_ps: I64, compute_ps: I64, alpha_ps: int) -> Times:
+def core_times(schedule: Schedule, topology: Topology, layout: Layout, late_ps: I64, compute_ps: I64, alpha_ps: int) -> Times:
+    """The native core's answer for checked arguments, all in ps; errors as `simulate`."""
     ops, links = schedule.ops, topology.links
     nbytes = layout.op_bytes()
     held = np.isin(ops.kind, (Kind.put, Kind.get)) & (ops.peer != ops.rank) & (nbytes > 0)
@@ -235,7 +236,8 @@ def _ready_ps(schedule: Schedule, late_ps: I64) -> I64:
     return ready
 
 
-def _late_ps(late: Late, n_ranks: int) -> I64:
+def late_times_ps(late: Late, n_ranks: int) -> I64:
+    """When each rank enters, i64[n_ranks]; UsageError or ShapeError for a rank or duration that cannot be."""
     out = np.zeros(n_ranks, np.int64)
     if late is None:
         return out
@@ -246,11 +248,12 @@ def _late_ps(late: Late, n_ranks: int) -> I64:
     for rank, duration in late.items():
         if isinstance(rank, bool) or not hasattr(rank, "__index__") or not 0 <= rank < n_ranks:
             raise UsageError(f"late names rank {rank!r}: expected 0 to {n_ranks - 1}.")
-        out[rank] = _picoseconds(f"late[{rank}]", duration)
+        out[rank] = picoseconds(f"late[{rank}]", duration)
     return out
 
 
-def _picoseconds(what: str, duration: Duration) -> int:
+def picoseconds(what: str, duration: Duration) -> int:
+    """Whole ps of a duration; UsageError naming `what`."""
     picoseconds = round(parse_duration(duration if isinstance(duration, (int, str)) else float(duration)) * 1e12)
     if picoseconds >= _LONGEST_PS:
         raise UsageError(f"{what} is {duration!r}: expected less than 26 days.")

@@ -108,7 +108,7 @@ def simulate_jobs(jobs: Sequence[Job], topology: Topology, alpha: Duration = 0, 
         meta |= {"tier": "shared", "finish_ps": times.finish_ps, "start_ps": job.start_ps, "ranks": job.ranks,
                  "jobs_end_ps": np.array(ends[:i] + ends[i + 1 :], np.int64)}  # fmt: skip
         if job.job.compute_ps is not None:
-            meta |= {"alpha_ps": exact._picoseconds("alpha", alpha), "interference": float(interference), "device": "modelled"}
+            meta |= {"alpha_ps": exact.picoseconds("alpha", alpha), "interference": float(interference), "device": "modelled"}
         traces.append(Trace(columns, meta))
     return traces
 
@@ -178,8 +178,9 @@ class _Placed:
         columns = dict(ops.columns())
         columns["rank"] = ranks[ops.rank]
         columns["peer"] = np.where(ops.peer >= 0, ranks[np.maximum(ops.peer, 0)], -1).astype(np.int32)
-        start_ps = exact._picoseconds("start", job.start)
-        return cls(job, schedule, layout, ranks, schedule.replace(ops=OpTable(**columns)), start_ps, exact._late_ps(job.late, n) + start_ps)
+        start_ps = exact.picoseconds("start", job.start)
+        late_ps = exact.late_times_ps(job.late, n) + start_ps
+        return cls(job, schedule, layout, ranks, schedule.replace(ops=OpTable(**columns)), start_ps, late_ps)
 
 
 def _ranks(job: Job, topology: Topology) -> npt.NDArray[np.int32]:
@@ -197,7 +198,7 @@ def _times(placed: Sequence[_Placed], topology: Topology, alpha: Duration, inter
     if not placed:
         raise UsageError("no jobs: expected at least 1.")
     alone_ps = np.concatenate([exact._compute_ps(job.schedule, job.job.compute_ps) for job in placed])
-    alpha_ps = exact._picoseconds("alpha", alpha)
+    alpha_ps = exact.picoseconds("alpha", alpha)
     exact._check_interference(interference)
     columns = _columns(placed, topology)
     times = _core_times(placed, topology, columns, alone_ps, alpha_ps)

@@ -10,6 +10,7 @@ from .model import LinkKind, Links, Topology, duration_ps
 from .network import Level, Network, Tier
 from .presets import PRESETS, Preset
 from .rates import INSTANT
+from .text import topology_from_text
 
 __all__ = [
     "INSTANT",
@@ -27,4 +28,5 @@ __all__ = [
     "Topology",
     "discover",
     "duration_ps",
+    "topology_from_text",
 ]

@@ -15,6 +15,7 @@ void bind_segment(nb::module_& m);
 void bind_engine(nb::module_& m);
 void bind_sim(nb::module_& m);
 void bind_sharing(nb::module_& m);
+void bind_sim_scale(nb::module_& m);
 
 namespace {
 
@@ -44,4 +45,5 @@ NB_MODULE(_core, m) {
   bind_engine(m);
   bind_sim(m);
   bind_sharing(m);
+  bind_sim_scale(m);
 }

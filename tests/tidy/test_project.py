@@ -31,8 +31,9 @@ PUBLIC = {
     "ConnectError", "ContributionError", "DType", "DeadlockError", "DecodeError", "DtypeError", "Emulated", "FaultScript", "Kind",
     "LinkDownError", "Matmul",
     "OpTimeout", "PeerLostError", "Proof", "RaceError", "RedOp", "RegistrationError", "Run", "Schedule", "ScheduleError",
-    "ShapeError", "Topology", "Trace", "TransportError", "UnsupportedError", "UsageError", "Work", "World",
-    "__version__", "discover", "empty", "errors", "export_html", "init", "interpret", "plan", "simulate", "verify",
+    "ShapeError", "Summary", "Sweep", "Topology", "Trace", "TransportError", "UnsupportedError", "UsageError", "Work", "World",
+    "__version__", "discover", "empty", "errors", "export_html", "init", "interpret", "plan", "simulate", "sweep",
+    "verify",
 }  # fmt: skip
 
 

@@ -168,7 +168,7 @@ def test_tree_order_enters_each_node_once() -> None:
 
 def test_auto_takes_few_steps_for_small_and_few_bytes_for_large() -> None:
     rows = Topology.cluster(16, 1, 1)
-    assert plan("all_reduce", 8, 64, mapped=False).algorithm in ("direct", "hierarchical", "halving_doubling")
+    assert plan("all_reduce", 8, 64, mapped=False).algorithm in ("direct", "hierarchical", "recursive_doubling")
     assert plan("all_reduce", TWO_NODES, "64MiB").algorithm == "hierarchical"
     assert plan("all_reduce", UNEVEN, "64MiB").algorithm != "hierarchical"
     assert plan("broadcast", rows, 64).algorithm == "binomial"

@@ -1,0 +1,127 @@
+"""A schedule as loops: rings on which every rank repeats wait, add, send on, without a row per op.
+
+Is: what the planner's ring algorithms repeat, in a few numbers and one array of ranks; and the outline of a schedule, which can be
+unrolled to the op table. Is not: another schedule; `unroll` runs the same algorithm that `plan` runs. Invariant: the loops say of every
+op of the unrolled rings its rank, channel, peer and bytes (`programs`; a test compares).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from .. import units
+from ..errors import ShapeError
+from . import collectives
+from .builder import Builder
+from .schedule import Schedule
+
+
+class RingOp(NamedTuple):
+    """One op of a ring: `kind` is "put", "wait", "reduce" or "copy"; `chunk` the first of `n_chunks` in its block, none for a wait."""
+
+    kind: str
+    rank: int
+    channel: int
+    peer: int
+    chunk: int
+    n_chunks: int
+
+
+@dataclass(frozen=True, eq=False)
+class RingLoops:
+    """Rings, all alike but for their ranks and chunks.
+
+    orders: int64[rings, length], the ranks along each; channel: int64[rings]. On each ring, once per slice: every position sends `depth`
+    messages, then `steps` times `depth`: waits, adds what arrived (the first `reducing` steps), sends it on (not in the last step).
+    What is at position p after step s are `span` chunks from first[ring, slice] + ((p - 1 - s) mod length) * stride + i * span on
+    (i-th of `depth`). slice_of: int64[rings, slices]: place of a slice among all, -1 where the ring has fewer. copies: a position copies
+    its own message after it sent it. in_node: slices begin and end with work inside the nodes (`node_phase`).
+    """
+
+    orders: np.ndarray
+    channel: np.ndarray
+    parts: int
+    depth: int
+    steps: int
+    reducing: int
+    first: np.ndarray
+    stride: int
+    span: int
+    slice_of: np.ndarray
+    copies: bool = False
+    in_node: bool = False
+
+    def chunk_bytes(self, count: int, itemsize: int) -> np.ndarray:
+        """Bytes of every message, of blocks of `count` elements: int64[rings, slices, depth, 1 or length]; 1 where positions are alike."""
+        parts, even = self.parts, self.stride == 0 or count % self.parts == 0
+        place = np.zeros(1, np.int64) if even else np.arange(self.orders.shape[1], dtype=np.int64)
+        begin = (self.first[:, :, None, None] + place * self.stride + (np.arange(self.depth) * self.span)[:, None]).astype(np.int64)
+        return ((begin + self.span) * count // parts - begin * count // parts) * itemsize
+
+    def programs(self) -> Iterator[RingOp]:
+        """Every op, channel by channel of every rank, in program order: what the loops stand for. Cost: as many as there are ops."""
+        rings, length = self.orders.shape
+        for ring, position in np.ndindex(rings, length):
+            for index in np.flatnonzero(self.slice_of[ring] >= 0):
+                yield from self._slice(ring, position, int(self.first[ring, index]))
+
+    def _slice(self, ring: int, position: int, first: int) -> Iterator[RingOp]:
+        order, length = self.orders[ring].tolist(), self.orders.shape[1]
+        rank, channel = order[position], int(self.channel[ring])
+        after, before = order[(position + 1) % length], order[position - 1]
+
+        def op(kind: str, peer: int, step: int, i: int) -> RingOp:
+            return RingOp(kind, rank, channel, peer, first + (position - 1 - step) % length * self.stride + i * self.span, self.span)
+
+        yield from (op("put", after, -1, i) for i in range(self.depth))
+        if self.copies:
+            yield op("copy", -1, -1, 0)
+        for step in range(self.steps):
+            for i in range(self.depth):
+                yield RingOp("wait", rank, channel, before, 0, 0)
+                if step < self.reducing:
+                    yield op("reduce", -1, step, i)
+                if step + 1 < self.steps:
+                    yield op("put", after, step, i)
+
+
+@dataclass(frozen=True, eq=False)
+class Outline:
+    """A schedule that is planned but not unrolled; the fields are those of Schedule.
+
+    `emit(builder)` runs the algorithm on what `builder` (a Builder, or what takes its calls) makes; `loops` where the schedule is made of
+    rings; `node_phase` a Schedule of one node: what happens inside each node before its rings begin.
+    """
+
+    collective: str
+    algorithm: str
+    n_ranks: int
+    in_place: bool
+    nbytes: int
+    dtype: str
+    redop: str
+    reasons: tuple[str, ...]
+    emit: Callable[[Callable[..., Builder]], Builder]
+    ops_about: int
+    loops: RingLoops | None = None
+    node_phase: Schedule | None = None
+
+    @cached_property
+    def _unrolled(self) -> Schedule:
+        return self.emit(Builder).build(nbytes=self.nbytes, dtype=self.dtype, redop=self.redop, reasons=self.reasons)
+
+    def unroll(self) -> Schedule:
+        """The schedule itself, equal to what `plan` returns. Cost: a row per op."""
+        return self._unrolled
+
+    def count_of(self, nbytes: units.Size, dtype: str) -> int:
+        """Elements per block of a message of `nbytes`, rounded down."""
+        if self.collective == "all_to_allv":
+            raise ShapeError("all_to_allv has a size for each pair: unroll the schedule and give counts.")
+        blocks = collectives.message_blocks(self.collective, self.n_ranks)
+        return units.parse_size(nbytes) // (collectives.itemsize(dtype) * blocks)

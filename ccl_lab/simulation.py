@@ -1,0 +1,190 @@
+"""`simulate`: one collective on modelled links, whatever its size.
+
+    simulate(schedule, topology)                                   a Trace, a span for every op
+    simulate("all_reduce", topology, "64MiB", algorithm="ring")    plans it first
+    simulate("all_reduce", "h100:nodes=16384", "1GiB")             131,072 ranks: a Summary, exact all the same
+
+Is: the composition of planner and simulator; the user never says which form of a schedule is used. Is not: another model. Invariant: a
+Summary's times are those that the Trace would have, to the picosecond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Union
+
+import numpy as np
+
+from .errors import UnsupportedError, UsageError, suggest
+from .ir import Outline, Schedule
+from .ir.collectives import check_names
+from .planner import outline, plan
+from .simulator import Inapplicable, Summary, summarize
+from .simulator import simulate as simulate_schedule
+from .simulator.exact import late_times_ps
+from .topo import Topology, topology_from_text
+from .trace import Trace
+from .units import Duration, Size
+
+__all__ = ["degrade", "simulate"]
+
+# Up to so many ops a Trace is made, and a schedule is unrolled where nothing else works: 2 s and 2 GB.
+MOST_SPANS, MOST_ROWS = 500_000, 4_000_000
+
+Result = Union[Trace, Summary]
+
+
+def simulate(what: Schedule | Outline | str, topology: Topology | str, nbytes: Size | None = None, dtype: str | None = None,
+             counts: Any = None, late: Any = None, compute_ps: Any = None, alpha: Duration = 0, interference: float = 1.0, *,
+             faults: Sequence[str] = (), result: str = "auto", **options: Any) -> Result:  # fmt: skip
+    """The times of a collective on the modelled links of `topology`.
+
+    what: a Schedule, or the name of a collective, which is planned with `options` (those of `plan`: algorithm, redop, in_place, root,
+    peer, channels, mapped). topology: a Topology, or its text ("h100:nodes=4"). nbytes, dtype, counts, late, compute_ps, alpha,
+    interference: as `ccl_lab.simulator.simulate`. faults: texts as `degrade` takes them. result: "trace", "summary", or "auto": a Trace
+    up to 500,000 ops, a Summary (the end of every rank, bandwidths) above.
+
+    Raises UsageError for an unknown name, option, fault or size, ShapeError where schedule and topology differ in ranks, UnsupportedError
+    for a schedule that can only be timed op by op and has too many. Cost: milliseconds for a few ranks; a second for 131,072.
+
+        >>> simulate("all_reduce", "h100:nodes=2", "64MiB", algorithm="ring").meta["n_ranks"]
+        16
+    """
+    where = topology_from_text(topology) if isinstance(topology, str) else topology
+    if not isinstance(where, Topology):
+        raise UsageError(f"topology {topology!r}: expected a Topology, or text such as 'h100:nodes=4'.")
+    if result not in ("auto", "trace", "summary"):
+        raise UsageError(f"result {result!r}: expected auto, trace or summary.{suggest(str(result), ('auto', 'trace', 'summary'))}")
+    where, fault_late = degrade(where, faults)
+    late = _both(late, fault_late, where.n_ranks)
+    if isinstance(what, Schedule):
+        _no_options(options)
+        trace = simulate_schedule(what, where, nbytes, dtype, counts, late, compute_ps, alpha, interference)
+        return _summary_of(trace) if result == "summary" else trace
+    if compute_ps is not None or interference != 1.0:
+        raise UsageError("compute_ps and interference belong to schedules with computation: give the schedule itself.")
+    if isinstance(what, Outline):
+        _no_options(options)
+        return _outlined(what, where, nbytes, dtype, late, alpha, result)
+    if not isinstance(what, str):
+        raise UsageError(f"simulate({what!r}): expected a Schedule, or the name of a collective.")
+    check_names(what, dtype or "float32")
+    _known_options(options)
+    options = {**options, "nbytes": "1MiB" if nbytes is None else nbytes, "dtype": dtype or "float32"}
+    if where.n_ranks == 1 or counts is not None or what == "all_to_allv":
+        trace = simulate_schedule(plan(what, where, counts=counts, **options), where, late=late, alpha=alpha)
+        return _summary_of(trace) if result == "summary" else trace
+    return _outlined(outline(what, where, **options), where, None, None, late, alpha, result)
+
+
+def _outlined(what: Outline, topology: Topology, nbytes: Size | None, dtype: str | None, late: Any, alpha: Duration, result: str) -> Result:
+    small = what.ops_about <= (MOST_SPANS if result == "auto" else MOST_ROWS)
+    if result == "trace" and not small:
+        raise UnsupportedError(f"a trace of about {what.ops_about:,} ops: at most {MOST_ROWS:,} are unrolled here. Take "
+                               "result='summary', or simulate what outline(...).unroll() gives, where memory allows.")
+    if result == "trace" or (result == "auto" and small):
+        return simulate_schedule(what.unroll(), topology, nbytes, dtype, late=late, alpha=alpha)
+    try:
+        return summarize(what, topology, nbytes, dtype, late, alpha)
+    except Inapplicable:
+        if what.ops_about > MOST_ROWS:
+            raise
+        return _summary_of(simulate_schedule(what.unroll(), topology, nbytes, dtype, late=late, alpha=alpha))
+
+
+def _summary_of(trace: Trace) -> Summary:
+    """The Summary of a whole trace."""
+    meta = {name: value for name, value in trace.meta.items() if name not in ("topology", "schedule_digest", "n_levels")}
+    return Summary({**meta, "finish_ps": np.asarray(meta["finish_ps"], np.int64), "topology": trace.meta["topology"]["name"],
+                    "tier": "exact", "evaluated": {"as": "ops", "ops": trace.meta["n_ops"]}, "late_ranks": 0, "reasons": []})
+
+
+def _no_options(options: Mapping[str, Any]) -> None:
+    if options:
+        raise UsageError(f"{', '.join(options)}: a schedule that is given is already planned; these go with the name of a collective.")
+
+
+def _known_options(options: Mapping[str, Any]) -> None:
+    known = ("algorithm", "redop", "in_place", "root", "peer", "channels", "mapped")
+    for name in options:
+        if name not in known:
+            raise UsageError(f"simulate has no argument {name!r}.{suggest(name, known)}")
+
+
+# -- faults of a whole run
+
+
+_FAULTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "nic": (("node", "nic"), ("factor",)),
+    "rank": (("rank",), ("factor", "late")),
+}
+
+
+def degrade(topology: Topology, faults: Sequence[str]) -> tuple[Topology, dict[int, str]]:
+    """(the topology with `faults`, who is late): what is wrong from the first byte to the last.
+
+    Each fault is one of "nic:node=7,nic=2" (gone), "nic:node=7,nic=2,factor=4" (4 times slower), "rank:rank=3,factor=2" (its memory and
+    fabric 2 times slower), "rank:rank=3,late=1ms". Raises UsageError naming the fault, with a suggestion for a misspelt word.
+
+        >>> degrade(Topology.cluster(nodes=2, nics_per_node=4), ["nic:node=1,nic=2"])[0].nic_bytes_per_s[6]
+        np.int64(0)
+    """
+    if isinstance(faults, str):
+        faults = (faults,)
+    gone, late = [], {}
+    for text in faults:
+        kind, values = _fault(text)
+        try:
+            if kind == "nic" and "factor" not in values:
+                gone.append((_whole(values["node"]), _whole(values["nic"])))
+                topology._nic_row(gone[-1])
+            elif kind == "nic":
+                topology = topology.slow(float(values["factor"]), nic=(_whole(values["node"]), _whole(values["nic"])))
+            else:
+                rank = _whole(values["rank"])
+                if "factor" in values:
+                    topology = topology.slow(float(values["factor"]), rank=rank)
+                if "late" in values:
+                    late[rank] = values["late"]
+                    late_times_ps({rank: values["late"]}, topology.n_ranks)
+        except (UsageError, ValueError) as error:
+            raise UsageError(f"fault {text!r}: {error}") from None
+    return (topology.without(*gone) if gone else topology), late
+
+
+def _fault(text: str) -> tuple[str, dict[str, str]]:
+    kind, _, rest = str(text).partition(":")
+    if kind not in _FAULTS:
+        raise UsageError(f"fault {text!r}: {kind!r} is no kind of fault.{suggest(kind, _FAULTS)}")
+    needed, more = _FAULTS[kind]
+    values = {}
+    for item in filter(None, rest.split(",")):
+        name, equals, value = item.partition("=")
+        if name not in needed + more:
+            raise UsageError(f"fault {text!r}: {kind} has no {name!r}.{suggest(name, needed + more)}")
+        if not equals or not value:
+            raise UsageError(f"fault {text!r}: {item!r} is not name=value.")
+        values[name] = value
+    for name in needed:
+        if name not in values:
+            raise UsageError(f"fault {text!r}: {name}= is missing; expected {kind}:{','.join(f'{each}=…' for each in needed)}.")
+    if kind == "rank" and len(values) == 1:
+        raise UsageError(f"fault {text!r}: expected factor= or late=.")
+    return kind, values
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageError(f"{text!r} is not a whole number.") from None
+
+
+def _both(late: Any, more: Mapping[int, str], n_ranks: int) -> Any:
+    """Lateness that was given, and that of faults; the later of both."""
+    if not more:
+        return late
+    times = late_times_ps(late, n_ranks)
+    for rank, ps in enumerate(late_times_ps(more, n_ranks)):
+        times[rank] = max(times[rank], ps)
+    return {rank: f"{int(ps) / 1e3}ns" for rank, ps in enumerate(times) if ps}

@@ -1,0 +1,94 @@
+"""Schedules timed while they are planned: every call of a Builder is evaluated at once and not kept.
+
+Is: a Builder whose ops go to the native evaluation (native/src/sim/flow.hpp) instead of a table. Is not: the arithmetic. Invariant: the
+times are those of exact.py on the unrolled schedule, to the picosecond, or Inapplicable is raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _core
+from ..errors import UsageError
+from ..ir import Builder, Kind, Outline, Ref
+from ..ir.builder import Ints
+from ..topo import Topology
+from .loops import Inapplicable
+
+I64 = npt.NDArray[np.int64]
+I32 = npt.NDArray[np.int32]
+
+_OK, _DISORDER, _OVERFLOW, _BAD_OP, _TOO_EARLY, _UNSUPPORTED = range(6)
+_WHY = {
+    _DISORDER: "a link would be served in another order than the one in which ops are written",
+    _BAD_OP: "an op has a rank, peer or channel out of range",
+    _TOO_EARLY: "a wait is written before its signal, or long after it",
+    _UNSUPPORTED: "it has ops that are evaluated with the whole schedule only",
+}
+
+
+class _Timer(Builder):
+    """Times what it is told."""
+
+    def __init__(self, links: dict[str, Any], topology: Topology, count: int, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        if self.counts is not None:
+            raise Inapplicable("all_to_allv has a size for each pair")
+        rank, channel = np.arange(self.n_ranks)[:, None], np.arange(self.channels)[None, :]
+        tx = rx = np.full((self.n_ranks, self.channels), -1, np.int32)
+        if topology.n_nodes > 1:
+            nic = topology.node_of[:, None].astype(np.int64) * topology.nics_per_node + topology.nic_of(rank, channel)
+            tx = (3 * self.n_ranks + nic).astype(np.int32)
+            rx = (3 * self.n_ranks + topology.n_nodes * topology.nics_per_node + nic).astype(np.int32)
+        self._late_ps, self._topology = links["late_ps"], topology
+        self._flow = _core.Flow({**links, "ranks": self.n_ranks, "channels": self.channels, "nic_tx": tx.ravel(), "nic_rx": rx.ravel(),
+                                 "count": count, "parts": self.parts})  # fmt: skip
+
+    def _emit(self, kind: Kind, rank: Ints, channel: Ints, *, peer: Ints = -1, sig_channel: Ints = -1, value: Ints = 0,
+              dst: Ref | None = None, srcs: Sequence[Ref] = (), arg: Ints = 0, n_chunks: Ints = 0) -> None:  # fmt: skip
+        ranks = np.atleast_1d(np.asarray(rank, np.int32))
+        cells = (ranks, channel, peer, sig_channel, value, dst.chunk if dst else 0, dst.n if dst else n_chunks)
+        columns = [np.ascontiguousarray(np.broadcast_to(np.asarray(cell, np.int32), ranks.shape)) for cell in cells]
+        ready, tier_ps = self._ready(ranks, srcs), np.zeros(0, np.int64)
+        if self._topology.network is not None and kind in (Kind.put, Kind.signal):
+            tier_ps = np.ascontiguousarray(self._topology.tier_latency_ps(ranks, columns[2], columns[1]), np.int64)
+        if kind == Kind.copy and self.in_place:
+            keep = ~self.same_memory(columns[0], dst, srcs[0])  # type: ignore[arg-type]
+            columns = [np.ascontiguousarray(column[keep]) for column in columns]
+            ready = ready[keep] if len(ready) else ready
+        status = self._flow.run(int(kind), *columns, len(srcs), ready, tier_ps)
+        if status == _OVERFLOW:
+            raise UsageError("the schedule would take more than 13 days: raise the rates or lower the size.")
+        if status != _OK:
+            raise Inapplicable(_WHY[status])
+
+    def _ready(self, rank: I32, srcs: Sequence[Ref]) -> I64:
+        """When the owners of all memory that is read have entered; empty where that is the rank itself."""
+        if all(ref.rank is None for ref in srcs) or not self._late_ps.any():
+            return np.zeros(0, np.int64)
+        owners = [np.broadcast_to(rank if ref.rank is None else np.asarray(ref.rank), rank.shape) for ref in srcs]
+        return np.ascontiguousarray(np.max([self._late_ps[owner] for owner in owners], axis=0))
+
+    def finish(self) -> I64:
+        """When each rank ends, i64[n_ranks]."""
+        out = self._late_ps.copy()
+        self._flow.finish(out)
+        return out
+
+    @property
+    def ops(self) -> int:
+        return int(self._flow.ops)
+
+
+def flow_finish(outline: Outline, topology: Topology, count: int, itemsize: int, late_ps: I64, alpha_ps: int) -> tuple[I64, dict[str, int]]:
+    """When each rank ends, i64[n_ranks], and how many ops that took. Raises Inapplicable."""
+    links = topology.links
+    columns = {"node_of": np.ascontiguousarray(topology.node_of, np.int32), "bytes_per_s": links.bytes_per_s,
+               "latency_ps": links.latency_ps, "late_ps": late_ps, "alpha_ps": alpha_ps, "itemsize": itemsize}  # fmt: skip
+    timer = outline.emit(lambda *arguments, **options: _Timer(columns, topology, count, *arguments, **options))
+    assert isinstance(timer, _Timer)
+    return timer.finish(), {"ops": timer.ops}

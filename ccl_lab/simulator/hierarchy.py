@@ -1,0 +1,177 @@
+"""Hierarchical schedules without a row per op: nodes, then the rings between them, then nodes again.
+
+    node phase   channel 0 inside each node         an ordinary schedule of one node, once for each kind of node       exact.py
+    rings        one per local index and lane       rounds, units of the ranks whose rings share NICs                  loops.py
+    gather       the lanes' puts inside each node   node by node                                                       gathers.hpp
+
+Is: what the three hand to one another. Is not: arithmetic. Invariant: the phases can be evaluated one after the other, because each link
+serves them one after the other: the node phase happens at tick 0 of nominal time, and whatever a ring adds or hands on inside a node
+happens after a message has crossed between nodes, which takes at least a tick (its bytes; rings with empty messages are refused).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _core
+from ..ir import Kind, Outline, RingLoops
+from ..topo import Topology, duration_ps
+from .exact import core_times
+from .loops import Inapplicable, Rows, evaluate
+
+I64 = npt.NDArray[np.int64]
+
+
+class NodePhase(NamedTuple):
+    """What the node phase leaves behind, by class of node: [classes, group] unless said otherwise.
+
+    class_of: [nodes]; begin_ps, begin_batch: [classes, group, slices], when each slice was handed to its lane.
+    """
+
+    class_of: I64
+    begin_ps: I64
+    begin_batch: I64
+    memory_free_ps: I64
+    tx_free_ps: I64
+    rx_free_ps: I64
+    end_ps: I64
+
+
+def _classes(columns: list[I64]) -> tuple[I64, I64]:
+    """(class of each node, a node of each class): nodes of one class have the same values in all columns [nodes, group]."""
+    table = np.concatenate(columns, axis=1)
+    other = np.flatnonzero((table != table[0]).any(axis=1))
+    class_of = np.zeros(len(table), np.int64)
+    if not len(other):
+        return class_of, np.zeros(1, np.int64)
+    _, first, inverse = np.unique(table[other], axis=0, return_index=True, return_inverse=True)
+    class_of[other] = 1 + inverse.ravel()
+    return class_of, np.concatenate([[0], other[first]])
+
+
+def node_phase(outline: Outline, topology: Topology, grid: I64, nbytes: int, dtype: str, late_ps: I64, alpha_ps: int) -> NodePhase:
+    """Times the node phase on one node of each class."""
+    schedule = outline.node_phase
+    assert schedule is not None
+    layout = schedule.layout(nbytes=nbytes, dtype=dtype)
+    class_of, example = _classes([column[grid] for column in (
+        topology.fabric_bytes_per_s, topology.fabric_latency_ps, topology.local_bytes_per_s, late_ps)])
+    ops, group = schedule.ops, grid.shape[1]
+    signals, puts = np.flatnonzero(ops.kind == Kind.signal), np.flatnonzero(ops.kind == Kind.put)
+    slices = len(signals) // group
+    found: dict[str, list[Any]] = {name: [] for name in NodePhase._fields[1:]}
+    for node in example:
+        ranks = grid[node]
+        one = topology.subset(ranks)
+        times = core_times(schedule, one, layout, late_ps[ranks], np.zeros(len(ops), np.int64), alpha_ps)
+        begins = np.lexsort((signals, ops.rank[signals]))
+        found["begin_ps"].append(times.arrive_ps[signals][begins].reshape(group, slices))
+        found["begin_batch"].append(times.level[signals][begins].astype(np.int64).reshape(group, slices))
+        free = np.zeros(len(one.links), np.int64)
+        for side in (0, 1):
+            busy = [duration_ps(int(nbytes), int(rate)) for nbytes, rate in
+                    zip(times.nbytes[puts], one.links.bytes_per_s[times.links[puts, side]], strict=True)]
+            held = np.where(times.nbytes[puts] > 0, alpha_ps, 0)
+            np.maximum.at(free, times.links[puts, side], times.start_ps[puts] + held + np.array(busy, np.int64))
+        found["tx_free_ps"].append(free[:group])
+        found["rx_free_ps"].append(free[group : 2 * group])
+        memory, end = np.zeros(group, np.int64), late_ps[ranks].copy()
+        reduces = ops.kind == Kind.reduce
+        np.maximum.at(memory, ops.rank[reduces], times.end_ps[reduces])
+        np.maximum.at(end, ops.rank, times.end_ps)
+        np.maximum.at(end, ops.rank[puts], times.leave_ps[puts])
+        found["memory_free_ps"].append(memory)
+        found["end_ps"].append(end)
+    return NodePhase(class_of, **{name: np.stack(each) for name, each in found.items()})
+
+
+def _coupled(rows: Rows, local: I64) -> list[npt.NDArray[Any]]:
+    """Chains that have to be one unit, because their local indices share a NIC on some node."""
+    first = {int(each): int(each) for each in np.unique(local)}  # of the group that a local index belongs to
+
+    def share(one: int, other: int) -> bool:
+        mine, theirs = np.flatnonzero(local == one), np.flatnonzero(local == other)
+        return any((side[:, a] == side[:, b]).any() for side in (rows.a, rows.b) for a in mine for b in theirs)
+
+    for other in first:
+        for one in range(other):
+            if first[one] != first[other] and share(one, other):
+                joined = first[other]
+                first = {each: first[one] if group == joined else group for each, group in first.items()}
+    groups: dict[int, list[int]] = {}
+    for chain, each in enumerate(local):
+        groups.setdefault(first[int(each)], []).append(chain)
+    return [np.array(chains) for chains in groups.values()]
+
+
+def hierarchical_finish(outline: Outline, topology: Topology, nbytes: int, dtype: str, itemsize: int, late_ps: I64, alpha_ps: int, *,
+                        merge: bool = True, jumps: bool = True) -> tuple[I64, dict[str, int]]:  # fmt: skip
+    """When each rank ends, i64[n_ranks], and how many rounds that took. Raises Inapplicable."""
+    loops = outline.loops
+    assert loops is not None
+    group = int(topology.ranks_per_node[0])
+    grid = np.ascontiguousarray(loops.orders[:group].T)
+    count = outline.count_of(nbytes, dtype)
+    sizes = loops.chunk_bytes(count, itemsize)
+    if sizes[loops.slice_of >= 0].min() == 0:
+        raise Inapplicable("some messages between nodes are empty")
+    before = node_phase(outline, topology, grid, nbytes, dtype, late_ps, alpha_ps)
+    finish = before.end_ps[before.class_of]
+    end_ps, end_batch, counts = _rings(loops, topology, sizes, before, finish, late_ps, alpha_ps, merge, jumps)
+    _gather(loops, topology, grid, count, itemsize, before, end_ps, end_batch, late_ps, alpha_ps, finish)
+    out = np.empty(topology.n_ranks, np.int64)
+    out[grid] = finish
+    return out, counts
+
+
+def _rings(loops: RingLoops, topology: Topology, sizes: I64, before: NodePhase, finish: I64, late_ps: I64, alpha_ps: int, merge: bool,
+           jumps: bool) -> tuple[I64, I64, dict[str, int]]:  # fmt: skip
+    """(end_ps, end_batch) [nodes, group, slices] of all rings; raises `finish` [nodes, group]. Equal groups of rings are evaluated once."""
+    chains, nodes = loops.orders.shape
+    group = before.end_ps.shape[1]
+    local = np.arange(chains) % group
+    everyone = np.arange(chains)
+    rows = Rows(loops, topology, everyone, 1, late_ps)
+    slices = before.begin_ps.shape[2]
+    ends = np.zeros((2, nodes, group, slices), np.int64)
+    known: dict[Any, tuple[I64, I64, I64]] = {}
+    counts = {"units": 0, "rounds": 0, "jumped": 0}
+    for members in _coupled(rows, local):
+        place = np.maximum(loops.slice_of[members], 0)
+        begin = tuple(times[before.class_of][:, local[members][:, None], place] for times in (before.begin_ps, before.begin_batch))
+        free = before.memory_free_ps[before.class_of][:, local[members], None]
+        finish_ps, *found, done = evaluate(rows.take(members), loops, members, topology, sizes[members], alpha_ps, memory_free_ps=free,
+                                           begin=begin, merge=merge, jumps=jumps, known=known if merge else None)  # type: ignore[arg-type]
+        counts = {name: counts[name] + done[name] for name in counts}
+        for chain, ring in enumerate(members):
+            finish[:, local[ring]] = np.maximum(finish[:, local[ring]], finish_ps[:, chain, 0])
+            for index in np.flatnonzero(loops.slice_of[ring] >= 0):
+                for end, each in zip(ends, found, strict=True):
+                    end[:, local[ring], loops.slice_of[ring, index]] = each[:, chain, index]
+    return ends[0], ends[1], counts
+
+
+def _gather(loops: RingLoops, topology: Topology, grid: I64, count: int, itemsize: int, before: NodePhase, end_ps: I64, end_batch: I64,
+            late_ps: I64, alpha_ps: int, finish: I64) -> None:  # fmt: skip
+    """Raises `finish` [nodes, group] to the end of what the lanes hand to the other ranks of each node."""
+    nodes, group = grid.shape
+    slices = end_ps.shape[2]
+    first = np.zeros((group, slices), np.int64)
+    for ring, index in zip(*np.nonzero(loops.slice_of >= 0), strict=True):
+        first[ring % group, loops.slice_of[ring, index]] = loops.first[ring, index]
+    nbytes = ((first + nodes) * count // loops.parts - first * count // loops.parts) * itemsize
+    example = grid[np.array([int(np.argmax(before.class_of == c)) for c in range(len(before.end_ps))])]
+    latency = topology.fabric_latency_ps[example]
+    flat = {
+        "bytes": nbytes, "end_ps": end_ps, "end_batch": end_batch, "class_of": before.class_of,
+        "bytes_per_s": topology.fabric_bytes_per_s[example], "late_ps": late_ps[example], "tx_latency_ps": latency - latency // 2,
+        "rx_latency_ps": latency // 2, "tx_free_ps": before.tx_free_ps, "rx_free_ps": before.rx_free_ps, "finish_ps": finish,
+    }  # fmt: skip
+    columns = {name: np.ascontiguousarray(column, np.int64).ravel() for name, column in flat.items()}
+    if not _core.simulate_gathers({"nodes": nodes, "group": group, "slices": slices, "classes": len(before.end_ps), "alpha_ps": alpha_ps,
+                                   **columns}):  # fmt: skip
+        raise MemoryError("simulating the end of a hierarchical schedule")
+    finish[:] = columns["finish_ps"].reshape(nodes, group)

@@ -1,0 +1,180 @@
+"""Schedules made of rings, timed without a row per op: columns for the native evaluation (native/src/sim/rings.hpp), and what comes back.
+
+Is: which ranks form a unit, what its links are called, and which units or rings are alike and need to be evaluated once. Is not: the
+arithmetic. Invariants: the times are those of exact.py on the unrolled schedule, to the picosecond, or `Inapplicable` is raised; merging
+changes nothing.
+
+**Units.** A flat ring enters every node once per channel, so a node is a unit, and its ranks are the stations. Of the rings between nodes
+(hierarchical) each rank is a unit of its own, unless rings share NICs: then all their ranks of one node are.
+
+**Merging.** A ring that is turned by one unit (two, where nodes are passed through in turns) onto units with the same rates, latencies,
+late ranks and sizes is the same set of equations, which has one solution: so times of units are equal, and one unit that sends to itself
+stands for all. Rings whose links, rates and sizes are equal have equal times for the same reason.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _core
+from ..errors import UnsupportedError, UsageError
+from ..ir import RingLoops
+from ..topo import LinkKind, Topology
+
+I64 = npt.NDArray[np.int64]
+
+_OK, _DISORDER, _OVERFLOW, _BAD, _OUT_OF_MEMORY = range(5)
+
+
+class Inapplicable(UnsupportedError):
+    """A schedule cannot be timed without its table of ops: the message says why."""
+
+
+class Rows:
+    """Stations of some rings in the units of a topology: all columns are [units, chains, stations].
+
+    rings: which of `loops.orders`; stations: positions of a unit.
+    """
+
+    def __init__(self, loops: RingLoops, topology: Topology, rings: npt.NDArray[Any], stations: int, late_ps: I64) -> None:
+        orders = loops.orders[rings]
+        chains, length = orders.shape
+        units = length // stations
+        self.shape = (units, chains, stations)
+        shaped = orders.reshape(chains, units, stations)
+        self.rank = np.ascontiguousarray(shaped.transpose(1, 0, 2))
+        self.next = np.roll(orders, -1, axis=1).reshape(chains, units, stations).transpose(1, 0, 2)
+        path = topology.path(self.rank, self.next, loops.channel[rings][None, :, None])
+        links = topology.links
+        self.memory = 2 * topology.n_ranks + self.rank
+        self.a, self.b = path[..., 0], path[..., 1]
+        self.memory_rate = links.bytes_per_s[self.memory]
+        self.a_rate, self.b_rate = links.bytes_per_s[self.a], links.bytes_per_s[self.b]
+        self.latency = topology.latency_ps(self.rank, self.next, loops.channel[rings][None, :, None])
+        self.ticks = np.isin(links.kind[self.a], (LinkKind.nic_tx, LinkKind.nic_rx)).astype(np.uint8)
+        self.late, self.ready = late_ps[self.rank], late_ps[self.next]
+        # Rows of a group of ops are written ring by ring (flat), or slice by slice and rank by rank (between nodes).
+        position = np.arange(length).reshape(units, 1, stations)
+        group = int(topology.ranks_per_node[0])
+        ring = rings[None, :, None]
+        self.row = np.ascontiguousarray(position * group + ring % group if loops.in_node else ring * length + position, np.int64)
+
+    def take(self, chains: npt.NDArray[Any]) -> Rows:
+        """The rows of some chains."""
+        part = object.__new__(Rows)
+        for name, column in vars(self).items():
+            setattr(part, name, column if name == "shape" else column[:, chains])
+        part.shape = part.rank.shape
+        return part
+
+    def local_links(self, topology: Topology) -> tuple[npt.NDArray[np.int32], ...]:
+        """Links by number within the unit: memory, a, b. A NIC's receiving side belongs to the unit before, which alone sends there."""
+        links, local_of = topology.links, topology.local_of
+        size, nics = int(local_of.max()) + 1, max(topology.nics_per_node, 1)
+        first = np.array([0, size, 2 * size, 3 * size, 3 * size + nics])
+
+        def name(ids: npt.NDArray[Any]) -> I64:
+            kind, owner = links.kind[ids], links.owner[ids]
+            return first[kind] + np.where(kind < LinkKind.nic_tx, local_of[np.minimum(owner, topology.n_ranks - 1)], owner)
+
+        found = [name(ids) for ids in (self.memory, self.a, self.b)]
+        used = np.zeros(int(first[-1]) + nics, bool)
+        for ids in found:
+            used[ids.ravel()] = True
+        dense = np.cumsum(used) - 1
+        return tuple(dense[ids].astype(np.int32) for ids in found)
+
+
+def _same_after(columns: list[npt.NDArray[Any]], turn: int) -> bool:
+    return all(np.array_equal(column[turn:], column[:-turn]) for column in columns)
+
+
+def turned_onto_itself(columns: list[npt.NDArray[Any]]) -> int:
+    """The least number of units, 1 or 2, by which the ring can be turned onto itself; all units where neither."""
+    units = len(columns[0])
+    for turn in (1, 2):
+        if units % turn == 0 and units > turn and _same_after(columns, turn):
+            return turn
+    return units
+
+
+def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: Topology, sizes: I64, alpha_ps: int, *,
+             memory_free_ps: I64 | None = None, begin: tuple[I64, I64] | None = None, merge: bool = True,
+             jumps: bool = True, known: dict[Any, Any] | None = None) -> tuple[I64, I64, I64, dict[str, int]]:  # fmt: skip
+    """(finish_ps [units, chains, stations], end_ps and end_batch [units, chains, slices], counts of rounds) of some rings.
+
+    sizes: bytes [chains, slices, depth, 1 or length]. memory_free_ps like rows; begin: ps and batch [units, chains, slices] at which
+    slices may begin. known: results by what they depend on; rings found there are not evaluated again. Raises Inapplicable.
+    """
+    units, chains, stations = rows.shape
+    slices = loops.slice_of.shape[1]
+    free = np.zeros(rows.shape, np.int64) if memory_free_ps is None else memory_free_ps
+    named = rows.local_links(topology)
+    columns = [*named, rows.memory_rate, rows.a_rate, rows.b_rate, rows.latency, rows.ticks, rows.late, rows.ready, free, *(begin or ())]
+    turn = turned_onto_itself(columns) if merge and sizes.shape[-1] == 1 else units
+    kept = [np.ascontiguousarray(column[:turn]).ravel() for column in columns]
+    key = (turn, hashlib.sha256(b"".join(column.tobytes() for column in (*kept, sizes))).digest()) if known is not None else None
+    if known is not None and key in known:
+        return (*known[key], {"units": 0, "rounds": 0, "jumped": 0})
+    finish = np.zeros(turn * chains * stations, np.int64)
+    ends = np.zeros((2, turn * chains * slices), np.int64)
+    none = np.zeros(0, np.int64)
+    names = ("memory", "link_a", "link_b", "memory_bytes_per_s", "a_bytes_per_s", "b_bytes_per_s", "latency_ps", "ticks", "late_ps",
+             "ready_ps", "memory_free_ps", "begin_ps", "begin_batch")  # fmt: skip
+    status, rounds, jumped = _core.simulate_rings({
+        "units": turn, "chains": chains, "stations": stations, "depth": loops.depth, "steps": loops.steps, "reducing": loops.reducing,
+        "alpha_ps": alpha_ps, "n_sizes": sizes.shape[-1], "copies": loops.copies, "passes_on": loops.in_node, "jumps": jumps,
+        "slices": np.count_nonzero(loops.slice_of[rings] >= 0, axis=1).astype(np.int64), "bytes": np.ascontiguousarray(sizes).ravel(),
+        "group": np.maximum(loops.slice_of[rings], 0).astype(np.int64).ravel(), "row": np.ascontiguousarray(rows.row[:turn]).ravel(),
+        "begin_ps": none, "begin_batch": none, **dict(zip(names, kept, strict=False)),
+        "finish_ps": finish, "end_ps": ends[0], "end_batch": ends[1],
+    })  # fmt: skip
+    _check(status)
+    copies = units // turn
+    shaped = (np.tile(finish.reshape(turn, chains, stations), (copies, 1, 1)),
+              *(np.tile(end.reshape(turn, chains, slices), (copies, 1, 1)) for end in ends))
+    if known is not None:
+        known[key] = shaped
+    return (*shaped, {"units": turn, "rounds": rounds, "jumped": jumped})
+
+
+def _check(status: int) -> None:
+    if status == _OUT_OF_MEMORY:
+        raise MemoryError("simulating rings")
+    if status == _DISORDER:
+        raise Inapplicable("a link would be served in another order than round by round")
+    if status == _OVERFLOW:
+        raise UsageError("the schedule would take more than 13 days, or nominal time does not fit: raise the rates or lower the size.")
+    if status != _OK:
+        raise Inapplicable("the columns of the rings do not fit together")
+
+
+def flat_finish(loops: RingLoops, topology: Topology, count: int, itemsize: int, late_ps: I64, alpha_ps: int, *, merge: bool = True,
+                jumps: bool = True) -> tuple[I64, dict[str, int]]:  # fmt: skip
+    """When each rank ends, i64[n_ranks], of rings over all ranks; and how many rounds that took. Raises Inapplicable."""
+    stations = _stations(loops, topology)
+    rings = np.arange(len(loops.orders))
+    rows = Rows(loops, topology, rings, stations, late_ps)
+    sizes = loops.chunk_bytes(count, itemsize)
+    finish, _, _, counts = evaluate(rows, loops, rings, topology, sizes, alpha_ps, merge=merge, jumps=jumps)
+    out = late_ps.copy()
+    for chain in rings:
+        of = rows.rank[:, chain]
+        out[of] = np.maximum(out[of], finish[:, chain])
+    return out, counts
+
+
+def _stations(loops: RingLoops, topology: Topology) -> int:
+    """Ranks of a node; Inapplicable where rings do not pass through equal nodes one after the other, all in the same order."""
+    sizes = topology.ranks_per_node
+    size = int(sizes[0])
+    if (sizes != size).any():
+        raise Inapplicable("nodes hold different numbers of ranks")
+    node = topology.node_of[loops.orders].reshape(len(loops.orders), -1, size)
+    if (node != node[:1, :, :1]).any():
+        raise Inapplicable("rings pass through the nodes in different orders")
+    return size

@@ -1,0 +1,89 @@
+"""A schedule that is not unrolled, timed: whichever evaluation fits it.
+
+    rings                 loops.py       RingLoops of the outline
+    rings between nodes   hierarchy.py   and what comes before and after them inside the nodes
+    anything else         flow.py        ops are timed while they are planned
+
+Is: the choice, and the Summary. Is not: arithmetic. Invariant: the times are those of exact.py on the unrolled schedule, to the picosecond,
+or Inapplicable is raised.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..errors import ShapeError
+from ..ir import Outline, collectives
+from ..topo import Topology
+from ..trace.statistics import bandwidths
+from ..units import Duration, Size
+from .exact import Late, late_times_ps, picoseconds
+from .flow import flow_finish
+from .hierarchy import hierarchical_finish
+from .loops import I64, Inapplicable, flat_finish
+from .summary import Summary
+
+
+def finish_times(outline: Outline, topology: Topology, nbytes: Size | None = None, dtype: str | None = None, late: Late = None,
+                 alpha: Duration = 0, *, merge: bool = True, jumps: bool = True) -> tuple[I64, dict[str, Any]]:  # fmt: skip
+    """When each rank ends, i64[n_ranks] in ps, and how that was found.
+
+    Arguments as `simulate`; merge, jumps: False evaluates every unit and every round, for tests. Raises Inapplicable where the schedule
+    has to be unrolled, errors as `simulate`.
+    """
+    if outline.n_ranks != topology.n_ranks:
+        raise ShapeError(f"the schedule is for {outline.n_ranks} ranks, topology {topology.name!r} has {topology.n_ranks}: plan for "
+                         "this topology, or give one of that size.")
+    dtype = dtype or outline.dtype
+    collectives.check_names(outline.collective, dtype)
+    late_ps, alpha_ps = late_times_ps(late, topology.n_ranks), picoseconds("alpha", alpha)
+    itemsize = collectives.itemsize(dtype)
+    size = outline.nbytes if nbytes is None else nbytes
+    if outline.node_phase is not None:
+        count = outline.count_of(size, dtype) * itemsize
+        found, counts = hierarchical_finish(outline, topology, count, dtype, itemsize, late_ps, alpha_ps, merge=merge, jumps=jumps)
+        return found, {"as": "rings between nodes", **counts}
+    if outline.loops is not None:
+        try:
+            found, counts = flat_finish(outline.loops, topology, outline.count_of(size, dtype), itemsize, late_ps, alpha_ps, merge=merge,
+                                        jumps=jumps)
+        except Inapplicable:
+            if outline.ops_about > _MOST_TOLD:
+                raise
+        else:
+            return found, {"as": "rings", **counts}
+    count = 0 if outline.collective == "barrier" else outline.count_of(size, dtype)
+    found, counts = flow_finish(outline, topology, count, itemsize, late_ps, alpha_ps)
+    return found, {"as": "steps", **counts}
+
+
+# Ops that are told one by one take some 50 ns each.
+_MOST_TOLD = 200_000_000
+
+
+def summarize(outline: Outline, topology: Topology, nbytes: Size | None = None, dtype: str | None = None, late: Late = None,
+              alpha: Duration = 0) -> Summary:  # fmt: skip
+    """The Summary of an outlined schedule; arguments and errors as `simulate`.
+
+    Raises Inapplicable, an UnsupportedError, where neither loops nor steps can be evaluated as such: `unroll` it.
+    """
+    try:
+        finish_ps, evaluated = finish_times(outline, topology, nbytes, dtype, late, alpha)
+    except Inapplicable as why:
+        raise Inapplicable(f"{outline.algorithm} {outline.collective} on topology {topology.name!r} cannot be timed without its table of "
+                           f"about {outline.ops_about:,} ops: {why}. Simulate fewer ranks, or take another algorithm.") from None
+    dtype = dtype or outline.dtype
+    blocks = collectives.message_blocks(outline.collective, outline.n_ranks)
+    message = 0 if outline.collective == "barrier" else (
+        outline.count_of(outline.nbytes if nbytes is None else nbytes, dtype) * collectives.itemsize(dtype) * blocks)
+    time_ps = int(finish_ps.max())
+    algbw, busbw = bandwidths(outline.collective, outline.n_ranks, message, time_ps / 1e6)
+    return Summary({
+        "source": "simulated", "collective": outline.collective, "algorithm": outline.algorithm, "n_ranks": outline.n_ranks,
+        "nbytes": message, "dtype": dtype, "redop": outline.redop, "time_ps": time_ps, "time_us": time_ps / 1e6, "finish_ps": finish_ps,
+        "algbw_gbytes_per_s": algbw, "busbw_gbytes_per_s": busbw, "n_ops": outline.ops_about, "topology": topology.name,
+        "late_ranks": int(np.count_nonzero(late_times_ps(late, topology.n_ranks))), "tier": "exact", "evaluated": evaluated,
+        "reasons": list(outline.reasons), "drops": 0,
+    })  # fmt: skip

@@ -1,0 +1,127 @@
+// The simulator at scale as Python sees it. No decisions; ccl_lab/simulator/loops.py makes the columns and explains.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/tuple.h>
+
+#include <cstdint>
+#include <span>
+#include <tuple>
+
+#include "sim/flow.hpp"
+#include "sim/gathers.hpp"
+#include "sim/rings.hpp"
+
+namespace nb = nanobind;
+
+namespace {
+
+template <class T>
+using Column = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// The columns of a dict, by name.
+class Columns {
+ public:
+  explicit Columns(const nb::dict& columns) : columns_(columns) {}
+
+  template <class T>
+  [[nodiscard]] std::span<T> get(const char* name) const {
+    const auto column = nb::cast<Column<T>>(columns_[name]);
+    return {column.data(), column.shape(0)};
+  }
+  [[nodiscard]] std::int64_t number(const char* name) const { return nb::cast<std::int64_t>(columns_[name]); }
+
+ private:
+  const nb::dict& columns_;
+};
+
+std::tuple<int, std::int64_t, std::int64_t> simulate_rings(const nb::dict& columns) {
+  const Columns c(columns);
+  using I64 = const std::int64_t;
+  using I32 = const std::int32_t;
+  const ccl_lab::sim::RingsInput in{
+      .units = c.number("units"), .chains = c.number("chains"), .stations = c.number("stations"), .depth = c.number("depth"),
+      .steps = c.number("steps"), .reducing = c.number("reducing"), .alpha_ps = c.number("alpha_ps"), .n_sizes = c.number("n_sizes"),
+      .copies = c.number("copies") != 0, .passes_on = c.number("passes_on") != 0, .jumps = c.number("jumps") != 0,
+      .slices = c.get<I64>("slices"), .bytes = c.get<I64>("bytes"), .group = c.get<I64>("group"), .memory = c.get<I32>("memory"),
+      .link_a = c.get<I32>("link_a"), .link_b = c.get<I32>("link_b"), .memory_bytes_per_s = c.get<I64>("memory_bytes_per_s"),
+      .a_bytes_per_s = c.get<I64>("a_bytes_per_s"), .b_bytes_per_s = c.get<I64>("b_bytes_per_s"), .latency_ps = c.get<I64>("latency_ps"),
+      .ticks = c.get<const std::uint8_t>("ticks"), .late_ps = c.get<I64>("late_ps"), .ready_ps = c.get<I64>("ready_ps"),
+      .row = c.get<I64>("row"), .memory_free_ps = c.get<I64>("memory_free_ps"), .begin_ps = c.get<I64>("begin_ps"),
+      .begin_batch = c.get<I64>("begin_batch")};
+  ccl_lab::sim::RingsOutput out{.finish_ps = c.get<std::int64_t>("finish_ps"), .end_ps = c.get<std::int64_t>("end_ps"),
+                                .end_batch = c.get<std::int64_t>("end_batch")};
+  const nb::gil_scoped_release unlocked;
+  const auto status = ccl_lab::sim::simulate_rings(in, out);
+  return {static_cast<int>(status), out.rounds, out.jumped};
+}
+
+bool simulate_gathers(const nb::dict& columns) {
+  const Columns c(columns);
+  using I64 = const std::int64_t;
+  const ccl_lab::sim::GathersInput in{
+      .nodes = c.number("nodes"), .group = c.number("group"), .slices = c.number("slices"), .classes = c.number("classes"),
+      .alpha_ps = c.number("alpha_ps"), .bytes = c.get<I64>("bytes"), .end_ps = c.get<I64>("end_ps"),
+      .end_batch = c.get<I64>("end_batch"), .class_of = c.get<I64>("class_of"), .bytes_per_s = c.get<I64>("bytes_per_s"),
+      .late_ps = c.get<I64>("late_ps"), .tx_latency_ps = c.get<I64>("tx_latency_ps"), .rx_latency_ps = c.get<I64>("rx_latency_ps"),
+      .tx_free_ps = c.get<I64>("tx_free_ps"), .rx_free_ps = c.get<I64>("rx_free_ps")};
+  const auto finish = c.get<std::int64_t>("finish_ps");
+  const nb::gil_scoped_release unlocked;
+  return ccl_lab::sim::simulate_gathers(in, finish);
+}
+
+// A Flow with the columns that it reads from.
+struct HeldFlow {
+  nb::dict columns;
+  ccl_lab::sim::Flow flow;
+};
+
+HeldFlow* make_flow(const nb::dict& columns) {
+  const Columns c(columns);
+  using I64 = const std::int64_t;
+  using I32 = const std::int32_t;
+  const ccl_lab::sim::FlowLinks links{
+      .ranks = c.number("ranks"), .channels = c.number("channels"), .node_of = c.get<I32>("node_of"), .nic_tx = c.get<I32>("nic_tx"),
+      .nic_rx = c.get<I32>("nic_rx"), .bytes_per_s = c.get<I64>("bytes_per_s"), .latency_ps = c.get<I64>("latency_ps"),
+      .late_ps = c.get<I64>("late_ps"), .alpha_ps = c.number("alpha_ps"), .count = c.number("count"), .parts = c.number("parts"),
+      .itemsize = c.number("itemsize")};
+  const auto ranks = static_cast<std::size_t>(links.ranks), lanes = ranks * static_cast<std::size_t>(links.channels);
+  if (links.node_of.size() != ranks || links.late_ps.size() != ranks || links.nic_tx.size() != lanes || links.nic_rx.size() != lanes ||
+      links.latency_ps.size() != links.bytes_per_s.size() || links.bytes_per_s.size() < 3 * ranks || links.parts < 1)
+    throw nb::value_error("Flow: columns do not fit together");
+  return new HeldFlow{columns, ccl_lab::sim::Flow(links)};
+}
+
+int run_flow(HeldFlow& held, int kind, const Column<const std::int32_t>& rank, const Column<const std::int32_t>& channel,
+             const Column<const std::int32_t>& peer, const Column<const std::int32_t>& sig_channel, const Column<const std::int32_t>& value,
+             const Column<const std::int32_t>& chunk, const Column<const std::int32_t>& n_chunks, std::int64_t sources,
+             const Column<const std::int64_t>& ready_ps, const Column<const std::int64_t>& tier_ps) {
+  const auto rows = [&](const auto& column) {
+    if (column.shape(0) != rank.shape(0)) throw nb::value_error("Flow.run: columns of different lengths");
+    return std::span(column.data(), column.shape(0));
+  };
+  const auto some = [&](const auto& column) { return column.shape(0) == 0 ? std::span<const std::int64_t>() : rows(column); };
+  const ccl_lab::sim::FlowOps ops{static_cast<std::uint8_t>(kind), rows(rank), rows(channel), rows(peer), rows(sig_channel), rows(value),
+                                  rows(chunk), rows(n_chunks), sources, some(ready_ps), some(tier_ps)};
+  const nb::gil_scoped_release unlocked;
+  return static_cast<int>(held.flow.run(ops));
+}
+
+}  // namespace
+
+void bind_sim_scale(nb::module_& m) {
+  m.def("simulate_rings", &simulate_rings, nb::arg("columns"),
+        "Times of a schedule made of rings, into the columns finish_ps, end_ps, end_batch; returns (status, rounds evaluated, rounds "
+        "jumped over) as native/src/sim/rings.hpp says. Use ccl_lab.simulate.");
+  m.def("simulate_gathers", &simulate_gathers, nb::arg("columns"),
+        "Times of the puts inside nodes after their rings, into the column finish_ps; false where columns do not fit "
+        "(native/src/sim/gathers.hpp).");
+  nb::class_<HeldFlow>(m, "Flow", "Ops timed as they are told (native/src/sim/flow.hpp). Use ccl_lab.simulate.")
+      .def(nb::new_(&make_flow), nb::arg("columns"))
+      .def("run", &run_flow, nb::arg("kind"), nb::arg("rank"), nb::arg("channel"), nb::arg("peer"), nb::arg("sig_channel"),
+           nb::arg("value"), nb::arg("chunk"), nb::arg("n_chunks"), nb::arg("sources"), nb::arg("ready_ps"), nb::arg("tier_ps"),
+           "Ops of one kind, one a row; returns the status.")
+      .def("finish", [](const HeldFlow& held, const Column<std::int64_t>& finish_ps) {
+        held.flow.finish({finish_ps.data(), finish_ps.shape(0)});
+      }, nb::arg("finish_ps"))
+      .def_prop_ro("ops", [](const HeldFlow& held) { return held.flow.ops(); });
+}

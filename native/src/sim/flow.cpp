@@ -1,0 +1,236 @@
+#include "flow.hpp"
+
+#include <algorithm>
+
+#include "ccl_lab/schema.hpp"
+#include "exact.hpp"
+
+namespace ccl_lab::sim {
+namespace {
+
+constexpr std::int64_t kLatest = std::int64_t{1} << 60;
+constexpr std::int64_t kLastTick = std::int64_t{1} << 41;
+constexpr std::int64_t kPlaces = std::int64_t{1} << 20;
+constexpr std::size_t kKnown = 1024;
+
+}  // namespace
+
+Flow::Flow(const FlowLinks& links)
+    : links_(links), channels_(static_cast<std::size_t>(links.ranks * links.channels)), served_(links.bytes_per_s.size()),
+      first_counter_(channels_.size(), -1), known_(kKnown) {
+  for (std::size_t i = 0; i < channels_.size(); ++i)
+    channels_[i].clock_ps = channels_[i].left_ps = links.late_ps[i / static_cast<std::size_t>(links.channels)];
+  find_shared();
+}
+
+void Flow::find_shared() {
+  shared_.assign(served_.size(), links_.channels > 1);
+  std::vector<bool> seen(served_.size(), false);
+  for (const auto& nics : {links_.nic_tx, links_.nic_rx}) {
+    for (const std::int32_t link : nics) {
+      if (link < 0) continue;
+      if (seen[static_cast<std::size_t>(link)]) shared_[static_cast<std::size_t>(link)] = true;
+      seen[static_cast<std::size_t>(link)] = true;
+    }
+  }
+}
+
+// Ops of a group belong to different channels, so that nothing but links and counters cares which is evaluated first.
+FlowStatus Flow::run(const FlowOps& ops) {
+  first_op_ = op_;
+  contending_.clear();
+  for (std::size_t i = 0; i < ops.rank.size(); ++i) {
+    if (!in_range(ops, i)) return FlowStatus::bad_op;
+    if (contends(ops, i)) {
+      contending_.emplace_back(next_batch(ops, i), i);
+      continue;
+    }
+    if (const FlowStatus status = row(ops, i); status != FlowStatus::ok) return status;
+  }
+  if (!std::is_sorted(contending_.begin(), contending_.end())) std::sort(contending_.begin(), contending_.end());
+  for (const auto& [batch, i] : contending_)
+    if (const FlowStatus status = row(ops, i); status != FlowStatus::ok) return status;
+  op_ = first_op_ + static_cast<std::int64_t>(ops.rank.size());
+  return FlowStatus::ok;
+}
+
+bool Flow::contends(const FlowOps& ops, std::size_t i) const {
+  const auto kind = static_cast<Kind>(ops.kind);
+  if (kind == Kind::put && ops.peer[i] != ops.rank[i]) {
+    const auto [a, b] = path(ops, i);
+    return a >= 0 && b >= 0 && (shared_[static_cast<std::size_t>(a)] || shared_[static_cast<std::size_t>(b)]);
+  }
+  return links_.channels > 1 && (kind == Kind::put || kind == Kind::copy || kind == Kind::reduce);
+}
+
+std::int64_t Flow::next_batch(const FlowOps& ops, std::size_t i) {
+  const Channel& at = channel(ops, i);
+  return at.row && ops.peer[i] != ops.rank[i] && static_cast<Kind>(ops.kind) == Kind::put ? at.batch : at.batch + 1;
+}
+
+bool Flow::in_range(const FlowOps& ops, std::size_t i) const {
+  const auto below = [](std::int32_t v, std::int64_t end) { return v >= 0 && v < end; };
+  const auto kind = static_cast<Kind>(ops.kind);
+  const bool paired = kind == Kind::put || kind == Kind::signal || kind == Kind::wait;
+  if (!below(ops.rank[i], links_.ranks) || !below(ops.channel[i], links_.channels)) return false;
+  if (paired && !below(ops.peer[i], links_.ranks)) return false;
+  return ops.sig_channel[i] < links_.channels && (ops.sig_channel[i] >= 0 || kind == Kind::put || !paired);
+}
+
+FlowStatus Flow::row(const FlowOps& ops, std::size_t i) {
+  op_ = first_op_ + static_cast<std::int64_t>(i);
+  Channel& at = channel(ops, i);
+  const auto kind = static_cast<Kind>(ops.kind);
+  FlowStatus status = FlowStatus::unsupported;
+  bool goes_on = false;
+  if (kind == Kind::put && ops.peer[i] != ops.rank[i]) {
+    status = transfer(ops, i, at);
+    goes_on = true;
+  } else if (kind == Kind::put || kind == Kind::copy || kind == Kind::reduce) {
+    status = work(ops, i, at);
+  } else if (kind == Kind::wait) {
+    status = wait(ops, i, at);
+  } else if (kind == Kind::signal) {
+    status = signal(ops, i, at);
+    goes_on = true;
+  } else if (kind == Kind::flush && ops.peer[i] < 0) {
+    at.clock_ps = std::max(at.clock_ps, at.left_ps);
+    at.batch += 1;
+    at.batch = std::max(at.batch, (at.left_tick << 20) - 1);  // the next op comes at the tick when its puts have left
+    status = FlowStatus::ok;
+  }
+  at.row = goes_on;
+  if (status != FlowStatus::ok) return status;
+  // A flush leaves the place before the first one of a tick.
+  const bool placed = kind == Kind::flush || (at.batch & (kPlaces - 1)) <= kPlaces - 8;
+  return placed && at.clock_ps <= kLatest && at.left_ps <= kLatest ? FlowStatus::ok : FlowStatus::overflow;
+}
+
+std::int64_t Flow::bytes(const FlowOps& ops, std::size_t i) const {
+  const std::int64_t first = ops.chunk[i], span = ops.n_chunks[i];
+  if (links_.count % links_.parts == 0) return span * (links_.count / links_.parts) * links_.itemsize;
+  const auto offset = [&](std::int64_t chunk) {
+    const std::int64_t block = chunk / links_.parts, part = chunk % links_.parts;
+    return block * links_.count + part * links_.count / links_.parts;
+  };
+  return (offset(first + span) - offset(first)) * links_.itemsize;
+}
+
+std::pair<std::int32_t, std::int32_t> Flow::path(const FlowOps& ops, std::size_t i) const {
+  const std::int32_t from = ops.rank[i], to = ops.peer[i];
+  const auto n = static_cast<std::int32_t>(links_.ranks);
+  if (links_.node_of[static_cast<std::size_t>(from)] == links_.node_of[static_cast<std::size_t>(to)]) return {from, n + to};
+  const auto at = [&](std::int32_t rank) { return static_cast<std::size_t>(rank * links_.channels + ops.channel[i]); };
+  return {links_.nic_tx[at(from)], links_.nic_rx[at(to)]};
+}
+
+std::int64_t Flow::latency(const FlowOps& ops, std::size_t i, std::int32_t a, std::int32_t b) const {
+  const std::int64_t links = links_.latency_ps[static_cast<std::size_t>(a)] + links_.latency_ps[static_cast<std::size_t>(b)];
+  return ops.tier_ps.empty() ? links : links + ops.tier_ps[i];
+}
+
+std::int64_t Flow::busy(std::int64_t nbytes, std::int32_t link) {
+  const std::int64_t rate = links_.bytes_per_s[static_cast<std::size_t>(link)];
+  const auto mixed = static_cast<std::uint64_t>(nbytes) * 0x9E3779B97F4A7C15ull ^ static_cast<std::uint64_t>(rate) * 0xC2B2AE3D27D4EB4Full;
+  Known& known = known_[(mixed >> 32) % kKnown];
+  if (known.bytes != nbytes || known.rate != rate) known = {nbytes, rate, std::min(duration_ps(nbytes, rate), kLatest)};
+  return known.ps;
+}
+
+// A put to another rank.
+FlowStatus Flow::transfer(const FlowOps& ops, std::size_t i, Channel& at) {
+  const auto [a, b] = path(ops, i);
+  if (a < 0 || b < 0) return FlowStatus::bad_op;
+  Served &tx = served_[static_cast<std::size_t>(a)], &rx = served_[static_cast<std::size_t>(b)];
+  if (!at.row) at.batch += 1;
+  if (!in_order(tx, rx, at.batch, op_)) return FlowStatus::disorder;
+  const std::int64_t nbytes = bytes(ops, i), held = nbytes > 0 ? links_.alpha_ps : 0;
+  const std::int64_t start = std::max({at.clock_ps, links_.late_ps[static_cast<std::size_t>(ops.peer[i])], tx.free_ps, rx.free_ps});
+  tx.free_ps = start + held + busy(nbytes, a);
+  rx.free_ps = start + held + busy(nbytes, b);
+  const std::int64_t left = std::max(tx.free_ps, rx.free_ps);
+  at.left_ps = std::max(at.left_ps, left);
+  std::int64_t tick = at.batch >> 20;
+  if (a >= 3 * links_.ranks) {
+    tick = tx.free_tick = rx.free_tick = std::max({tick, tx.free_tick, rx.free_tick}) + nbytes;
+    at.left_tick = std::max(at.left_tick, tick);
+    if (tick > kLastTick) return FlowStatus::overflow;
+  }
+  return ops.sig_channel[i] < 0 ? FlowStatus::ok : raise(ops, i, {left + latency(ops, i, a, b), tick, at.batch});
+}
+
+// What occupies the rank's own memory: copies, reductions, puts to itself.
+FlowStatus Flow::work(const FlowOps& ops, std::size_t i, Channel& at) {
+  const auto link = static_cast<std::int32_t>(2 * links_.ranks + ops.rank[i]);
+  Served& memory = served_[static_cast<std::size_t>(link)];
+  at.batch += 1;
+  if (!in_order(memory, memory, at.batch, op_)) return FlowStatus::disorder;
+  const bool adds = static_cast<Kind>(ops.kind) == Kind::reduce;
+  const std::int64_t ready = ops.ready_ps.empty() ? 0 : ops.ready_ps[i];
+  const std::int64_t start = std::max({at.clock_ps, ready, memory.free_ps});
+  at.clock_ps = memory.free_ps = start + busy(bytes(ops, i) * (adds ? ops.sources : 1), link);
+  if (static_cast<Kind>(ops.kind) != Kind::put) return FlowStatus::ok;
+  at.left_ps = std::max(at.left_ps, at.clock_ps);
+  return ops.sig_channel[i] < 0 ? FlowStatus::ok : raise(ops, i, {at.clock_ps, at.batch >> 20, at.batch});
+}
+
+FlowStatus Flow::signal(const FlowOps& ops, std::size_t i, Channel& at) {
+  if (!at.row) at.batch += 1;
+  if (ops.peer[i] == ops.rank[i]) return raise(ops, i, {at.clock_ps, at.batch >> 20, at.batch});
+  const auto [a, b] = path(ops, i);
+  if (a < 0 || b < 0) return FlowStatus::bad_op;
+  return raise(ops, i, {at.clock_ps + latency(ops, i, a, b), at.batch >> 20, at.batch});
+}
+
+// A counter rises in static order, never before an earlier raise was seen.
+FlowStatus Flow::raise(const FlowOps& ops, std::size_t i, Message message) {
+  Counter& at = counter(ops.peer[i], ops.rank[i], ops.sig_channel[i]);
+  if (at.raised > 0) {
+    if (message.batch < at.last.batch) return FlowStatus::disorder;
+    message.arrive_ps = std::max(message.arrive_ps, at.last.arrive_ps);
+    message.leaves = std::max(message.leaves, at.last.leaves);
+  }
+  at.before = at.last;
+  at.last = message;
+  ++at.raised;
+  return FlowStatus::ok;
+}
+
+FlowStatus Flow::wait(const FlowOps& ops, std::size_t i, Channel& at) {
+  Counter& counted = counter(ops.rank[i], ops.peer[i], ops.sig_channel[i]);
+  counted.consumed += ops.value[i];
+  const std::int64_t later = counted.raised - counted.consumed;
+  if (later < 0 || later > 1 || ops.value[i] < 1) return FlowStatus::too_early;
+  const Message& seen = later == 0 ? counted.last : counted.before;
+  const std::int64_t tick = std::max(std::max<std::int64_t>(at.batch, 0) >> 20, seen.leaves);
+  at.batch = std::max(tick << 20, std::max(at.batch, seen.batch) + 1);
+  at.clock_ps = std::max(at.clock_ps, seen.arrive_ps);
+  return FlowStatus::ok;
+}
+
+Flow::Counter& Flow::counter(std::int32_t destination, std::int32_t source, std::int32_t sig_channel) {
+  std::int32_t& first = first_counter_[static_cast<std::size_t>(destination * links_.channels + sig_channel)];
+  std::int32_t before = -1;
+  for (std::int32_t at = first; at >= 0; before = at, at = counters_[static_cast<std::size_t>(at)].next) {
+    Counter& found = counters_[static_cast<std::size_t>(at)];
+    if (found.source != source) continue;
+    if (before >= 0) {  // to the front: it is asked for again soon
+      counters_[static_cast<std::size_t>(before)].next = found.next;
+      found.next = first;
+      first = at;
+    }
+    return found;
+  }
+  counters_.push_back({source, first, 0, 0, {}, {}});
+  first = static_cast<std::int32_t>(counters_.size() - 1);
+  return counters_.back();
+}
+
+void Flow::finish(std::span<std::int64_t> finish_ps) const {
+  for (std::size_t i = 0; i < channels_.size(); ++i) {
+    std::int64_t& finish = finish_ps[i / static_cast<std::size_t>(links_.channels)];
+    finish = std::max({finish, channels_[i].clock_ps, channels_[i].left_ps});
+  }
+}
+
+}  // namespace ccl_lab::sim

@@ -1,0 +1,130 @@
+#include "gathers.hpp"
+
+#include <algorithm>
+#include <new>
+#include <tuple>
+#include <vector>
+
+#include "exact.hpp"
+#include "order.hpp"
+
+namespace ccl_lab::sim {
+namespace {
+
+struct Put {
+  std::int32_t turn, op, slice, from, to;
+};
+
+struct Slice {
+  std::int64_t batch;
+  std::int32_t slice, rank;
+};
+
+class Gathers {
+ public:
+  Gathers(const GathersInput& in, std::span<std::int64_t> finish_ps)
+      : in_(in), finish_(finish_ps), group_(static_cast<std::int32_t>(in.group)), turns_(static_cast<std::size_t>(2 * in.group)),
+        free_(static_cast<std::size_t>(2 * in.group)) {
+    const auto sizes = static_cast<std::size_t>(in.group * in.slices);
+    busy_.resize(static_cast<std::size_t>(in.classes * in.group) * sizes);
+    for (std::size_t port = 0; port < in.bytes_per_s.size(); ++port)
+      for (std::size_t i = 0; i < sizes; ++i)
+        busy_[port * sizes + i] = (in.bytes[i] > 0 ? in.alpha_ps : 0) + duration_ps(in.bytes[i], in.bytes_per_s[port]);
+  }
+
+  void node(std::int64_t node) {
+    node_ = node;
+    class_ = in_.class_of[static_cast<std::size_t>(node)];
+    for (std::int32_t r = 0; r < group_; ++r) {
+      free_[static_cast<std::size_t>(r)] = in_.tx_free_ps[port(r)];
+      free_[static_cast<std::size_t>(group_ + r)] = in_.rx_free_ps[port(r)];
+    }
+    ended_.clear();
+    for (std::int32_t r = 0; r < group_; ++r)
+      for (std::int32_t s = 0; s < in_.slices; ++s) ended_.push_back({in_.end_batch[place(r, s)], s, r});
+    std::sort(ended_.begin(), ended_.end(), [](const Slice& a, const Slice& b) {
+      return std::tie(a.batch, a.slice, a.rank) < std::tie(b.batch, b.slice, b.rank);
+    });
+    for (std::size_t first = 0, last = 0; first < ended_.size(); first = last) {
+      while (last < ended_.size() && ended_[last].batch == ended_[first].batch) ++last;
+      batch({ended_.data() + first, last - first});
+    }
+  }
+
+ private:
+  [[nodiscard]] std::size_t port(std::int32_t rank) const { return static_cast<std::size_t>(class_ * in_.group + rank); }
+  [[nodiscard]] std::size_t place(std::int32_t rank, std::int32_t slice) const {
+    return static_cast<std::size_t>((node_ * in_.group + rank) * in_.slices + slice);
+  }
+
+  // Slices that ended in one batch, by (slice, rank): their puts are ops slice by slice, distance by distance, rank by rank.
+  void batch(std::span<const Slice> slices) {
+    puts_.clear();
+    turns_.clear();
+    for (std::size_t first = 0, last = 0; first < slices.size(); first = last) {
+      while (last < slices.size() && slices[last].slice == slices[first].slice) ++last;
+      for (std::int32_t distance = 1; distance < group_; ++distance) {
+        for (std::size_t i = first; i < last; ++i) {
+          const std::int32_t from = slices[i].rank, to = (from + distance) % group_;
+          const auto turn = static_cast<std::int32_t>(turns_.next(from, group_ + to));
+          puts_.push_back({turn, static_cast<std::int32_t>(puts_.size()), slices[i].slice, from, to});
+        }
+      }
+    }
+    const auto earlier = [](const Put& a, const Put& b) { return std::tie(a.turn, a.op) < std::tie(b.turn, b.op); };
+    if (!std::is_sorted(puts_.begin(), puts_.end(), earlier)) std::sort(puts_.begin(), puts_.end(), earlier);
+    for (const Put& put : puts_) take(put);
+  }
+
+  void take(const Put& put) {
+    const auto size = static_cast<std::size_t>(put.from * in_.slices + put.slice);
+    const auto sizes = static_cast<std::size_t>(in_.group * in_.slices);
+    std::int64_t &tx = free_[static_cast<std::size_t>(put.from)], &rx = free_[static_cast<std::size_t>(group_ + put.to)];
+    const std::int64_t start = std::max({in_.end_ps[place(put.from, put.slice)], in_.late_ps[port(put.to)], tx, rx});
+    tx = start + busy_[port(put.from) * sizes + size];
+    rx = start + busy_[port(put.to) * sizes + size];
+    const std::int64_t left = std::max(tx, rx);
+    raise(put.from, left);
+    raise(put.to, left + in_.tx_latency_ps[port(put.from)] + in_.rx_latency_ps[port(put.to)]);
+  }
+
+  void raise(std::int32_t rank, std::int64_t ps) {
+    std::int64_t& finish = finish_[static_cast<std::size_t>(node_ * in_.group + rank)];
+    finish = std::max(finish, ps);
+  }
+
+  const GathersInput& in_;
+  const std::span<std::int64_t> finish_;
+  const std::int32_t group_;
+  std::int64_t node_ = 0, class_ = 0;
+  std::vector<std::int64_t> busy_;  // [classes][group][group][slices]: of a port, for each size
+  Turns turns_;
+  std::vector<std::int64_t> free_;  // sending sides, then receiving sides
+  std::vector<Slice> ended_;
+  std::vector<Put> puts_;
+};
+
+bool good(const GathersInput& in, std::span<const std::int64_t> finish_ps) {
+  const auto rows = static_cast<std::size_t>(in.nodes * in.group), ports = static_cast<std::size_t>(in.classes * in.group);
+  const auto sizes = static_cast<std::size_t>(in.group * in.slices), ends = static_cast<std::size_t>(in.nodes) * sizes;
+  if (in.nodes < 1 || in.group < 1 || in.slices < 1 || in.classes < 1 || in.group > 1 << 15) return false;
+  if (in.bytes.size() != sizes || in.end_ps.size() != ends || in.end_batch.size() != ends || finish_ps.size() != rows) return false;
+  for (const auto& column : {in.bytes_per_s, in.late_ps, in.tx_latency_ps, in.rx_latency_ps, in.tx_free_ps, in.rx_free_ps})
+    if (column.size() != ports) return false;
+  return in.class_of.size() == static_cast<std::size_t>(in.nodes) &&
+         std::all_of(in.bytes_per_s.begin(), in.bytes_per_s.end(), [](auto rate) { return rate > 0; }) &&
+         std::all_of(in.class_of.begin(), in.class_of.end(), [&](auto c) { return c >= 0 && c < in.classes; });
+}
+
+}  // namespace
+
+bool simulate_gathers(const GathersInput& in, std::span<std::int64_t> finish_ps) noexcept try {
+  if (!good(in, finish_ps)) return false;
+  Gathers gathers(in, finish_ps);
+  for (std::int64_t node = 0; node < in.nodes; ++node) gathers.node(node);
+  return true;
+} catch (const std::bad_alloc&) {
+  return false;
+}
+
+}  // namespace ccl_lab::sim

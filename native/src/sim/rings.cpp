@@ -1,0 +1,75 @@
+// See rings.hpp. Units are visited in a circle; what one sends is read by the next and then forgotten, so that only the state of the units
+// stays in memory.
+#include "rings.hpp"
+
+#include <algorithm>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "unit.hpp"
+
+namespace ccl_lab::sim {
+namespace {
+
+bool good(const RingsInput& in) {
+  const auto all = [](const auto& column, auto is_good) { return std::all_of(column.begin(), column.end(), is_good); };
+  const auto positive = [](std::int64_t v) { return v > 0; };
+  const auto time = [](std::int64_t v) { return v >= 0 && v < std::int64_t{1} << 60; };
+  if (in.units < 1 || in.chains < 1 || in.stations < 1 || in.depth < 1 || in.steps < 1 || in.reducing < 0 || !time(in.alpha_ps)) return false;
+  if (in.slices.size() != static_cast<std::size_t>(in.chains) || !all(in.slices, positive)) return false;
+  const std::int64_t most = *std::max_element(in.slices.begin(), in.slices.end());
+  if (most > 1 && (in.stations > 1 || in.begin_ps.empty())) return false;
+  if (in.n_sizes != 1 && in.n_sizes != in.units * in.stations) return false;
+  const auto rows = static_cast<std::size_t>(in.units * in.chains * in.stations);
+  const auto slots = static_cast<std::size_t>(in.chains * most);
+  if (in.bytes.size() != slots * static_cast<std::size_t>(in.depth * in.n_sizes) || in.group.size() != slots) return false;
+  for (const auto& ids : {in.memory, in.link_a, in.link_b})
+    if (ids.size() != rows || !all(ids, [&](std::int32_t id) { return id >= 0 && id < 3 * static_cast<std::int64_t>(rows); })) return false;
+  for (const auto& rates : {in.memory_bytes_per_s, in.a_bytes_per_s, in.b_bytes_per_s})
+    if (rates.size() != rows || !all(rates, positive)) return false;
+  for (const auto& times : {in.latency_ps, in.late_ps, in.ready_ps, in.memory_free_ps, in.row})
+    if (times.size() != rows || !all(times, time)) return false;
+  const std::size_t begins = slots * static_cast<std::size_t>(in.units);
+  if (!in.begin_ps.empty() && (in.begin_ps.size() != begins || !all(in.begin_ps, time) || !all(in.begin_batch, time))) return false;
+  return in.begin_batch.size() == in.begin_ps.size() && in.ticks.size() == rows && all(in.bytes, [&](std::int64_t b) { return time(2 * b) && b >= 0; });
+}
+
+std::vector<Stream> streams(const RingsInput& in) {
+  return std::vector<Stream>(static_cast<std::size_t>(in.chains), Stream(in.stations * in.depth));
+}
+
+RingsStatus circle(const RingsInput& in, RingsOutput& out) {
+  Unit unit(in, out);
+  // What units send before they receive is kept for the first time round.
+  std::vector<std::vector<Stream>> first(static_cast<std::size_t>(in.units), streams(in));
+  for (std::int64_t u = 0; u < in.units; ++u)
+    if (const auto status = unit.begin(u, first[static_cast<std::size_t>(u)]); status != RingsStatus::ok) return status;
+  std::vector<Stream> received = std::move(first.back()), sent = streams(in);
+  bool begun = false;
+  for (std::int64_t before = -1; !unit.all_done();) {
+    if (std::exchange(before, unit.evaluated + unit.jumped) == unit.evaluated + unit.jumped) return RingsStatus::bad_input;
+    for (std::int64_t u = 0; u < in.units; ++u) {
+      if (!begun && u + 1 < in.units) sent = std::move(first[static_cast<std::size_t>(u)]);
+      if (const auto status = unit.visit(u, received, sent); status != RingsStatus::ok) return status;
+      received.swap(sent);
+      for (Stream& each : sent) each = Stream(in.stations * in.depth);
+    }
+    begun = true;
+  }
+  unit.finish();
+  out.rounds = unit.evaluated;
+  out.jumped = unit.jumped;
+  return RingsStatus::ok;
+}
+
+}  // namespace
+
+RingsStatus simulate_rings(const RingsInput& in, RingsOutput& out) noexcept try {
+  if (!good(in) || out.finish_ps.size() != in.row.size()) return RingsStatus::bad_input;
+  return circle(in, out);
+} catch (const std::bad_alloc&) {
+  return RingsStatus::out_of_memory;
+}
+
+}  // namespace ccl_lab::sim

@@ -1,0 +1,76 @@
+// The exact tier for schedules made of rings, without a row per op: time and memory that do not grow with ranks times steps.
+//
+// Is: units in a circle. A unit has `chains`; a chain runs through `stations` of the unit and on into the next unit. A station waits
+// for a message, may add what arrived, and sends it on, over and over: for a flat ring a unit is a node, for a ring over nodes it is the
+// ranks that share links. Is not: an approximation: every number is the one that exact.cpp finds for the unrolled schedule, or the
+// status says that this evaluation does not apply. Invariants: units use no link in common; no exception leaves.
+//
+// How. A unit needs nothing but the messages of the one before it, so units are visited one after the other, each for all messages
+// that there are by then; the circle is gone round until every station is done. Inside a unit ops are evaluated in rounds: message by
+// message, station by station, chain by chain.
+//
+// Order. Links have to be served in the static order of order.hpp, (batch, turn, op). Nominal time is computed along with real time.
+// The number of a batch is not: it counts batches of all ranks. But its place among the batches of its tick follows from the op's own
+// predecessors (0 where time had to pass, else one more than the later of them), so (tick, place) is, as one number `batch` = tick *
+// 2^20 + place, a maximum of sums as well: max(tick << 20, predecessor + 1). Each link is checked to be served in the order (batch, turn,
+// op); if it is, the batches found satisfy the definition of the static order, which has one solution (by induction over batches: each is
+// determined by those before it). If not: `disorder`.
+//
+// Jump. With equal sizes every round applies the same maxima of sums to the unit's state and to the messages that come in. Let x be the
+// state after a round (or after `period` of them), S the choice that the maxima made, a the messages: x' = S x + a. If the state changed by
+// the same v in two rounds in a row, with the same S, and the messages went on by the same slopes, it changes by v in the next one too, as
+// long as S stays: v' = S v + a' - a = v. And S stays while no maximum changes its mind: the difference of the two sides of each is then
+// affine in the number of rounds, so the first round in which one would change sign is known. Up to there rounds are made by one
+// multiplication. Places of batches inside a tick must not change (v of a batch is a whole number of ticks), so that tick = batch >> 20
+// is affine too.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace ccl_lab::sim {
+
+inline constexpr int kPlaceBits = 20;  // of a batch number: its place among the batches of its tick
+
+// Rows of stations are numbered (unit * chains + chain) * stations + station; (unit, station) is a position on the chain's ring.
+struct RingsInput {
+  std::int64_t units = 0, chains = 0, stations = 0;
+  std::int64_t depth = 1;     // messages that a station has under way before it waits for the first
+  std::int64_t steps = 0;     // a station waits `steps * depth` times a slice, and sends as often
+  std::int64_t reducing = 0;  // the first steps of a slice add what arrived
+  std::int64_t alpha_ps = 0;  // how long a transfer occupies its links beyond its bytes
+  std::int64_t n_sizes = 1;   // 1, or one size for each position of the ring
+  bool copies = false;        // a station copies its own message after it sent it
+  bool passes_on = false;     // puts to others follow the last wait of a slice, in a batch of their own
+  bool jumps = true;          // false: every round is evaluated, for tests
+
+  std::span<const std::int64_t> slices;   // [chains] how often the steps are repeated; 1 where stations > 1
+  std::span<const std::int64_t> bytes;    // [chains][most slices][depth][n_sizes] of a message that is at position p after step s: p - 1 - s
+  std::span<const std::int64_t> group;    // [chains][most slices] place of the slice in the order of ops
+  // Links of a station, numbered within its unit: its memory, and the two that its transfers use.
+  std::span<const std::int32_t> memory, link_a, link_b;
+  std::span<const std::int64_t> memory_bytes_per_s, a_bytes_per_s, b_bytes_per_s, latency_ps;
+  std::span<const std::uint8_t> ticks;    // whether a byte takes a tick of nominal time on this path
+  std::span<const std::int64_t> late_ps, ready_ps;  // when the station's rank, and the one it writes to, enter
+  std::span<const std::int64_t> row;      // place of the station in the order of ops of a group
+  std::span<const std::int64_t> memory_free_ps;     // when its memory is free at first
+  std::span<const std::int64_t> begin_ps, begin_batch;  // [units][chains][most slices] when a slice may begin; empty: at once
+};
+
+struct RingsOutput {
+  std::span<std::int64_t> finish_ps;            // per station: its last op has ended and its last message has left
+  std::span<std::int64_t> end_ps, end_batch;    // [units][chains][most slices] the last wait of a slice; may be empty
+  std::int64_t rounds = 0, jumped = 0;          // rounds that were evaluated, and rounds that were not
+};
+
+enum class RingsStatus : std::uint8_t {
+  ok = 0,
+  disorder = 1,       // a link would be served in another order than the static one
+  overflow = 2,       // an op happens after 2^60 ps (13 days), or nominal time does not fit
+  bad_input = 3,
+  out_of_memory = 4,
+};
+
+[[nodiscard]] RingsStatus simulate_rings(const RingsInput& in, RingsOutput& out) noexcept;
+
+}  // namespace ccl_lab::sim

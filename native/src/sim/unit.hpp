@@ -1,0 +1,141 @@
+// One unit of a ring at work: its stations, its links, and the jump over rounds that repeat (rings.hpp says why that is exact).
+//
+// Is: the max-plus of one unit, a function of the messages that come in. Is not: the circle of units (rings.cpp). Invariant: what it sends
+// and keeps is the same whether it jumps or not.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include "rings.hpp"
+#include "served.hpp"
+#include "stream.hpp"
+
+namespace ccl_lab::sim {
+
+// What a station remembers between two messages.
+struct Station {
+  std::int64_t clock_ps = 0;
+  std::int64_t batch = 0;
+  std::int64_t left_ps = 0;  // when its last message had left
+};
+
+// How long a message of `bytes` keeps the links of a station busy.
+struct Busy {
+  std::int64_t bytes = -1, add_ps = 0, a_ps = 0, b_ps = 0;
+};
+
+// What does not change about a station: the columns of RingsInput, together.
+struct Post {
+  std::int32_t memory = 0, a = 0, b = 0;
+  bool ticks = false;
+  std::int64_t latency_ps = 0, ready_ps = 0, row = 0;
+  Busy busy[2];  // of the last two sizes
+};
+
+// The two sides of every maximum of some rounds, as differences.
+class Choices {
+ public:
+  void clear() { used_ = 0; }
+  void note(std::int64_t gap) {
+    if (used_ == gaps_.size()) gaps_.resize(2 * used_ + 64);
+    gaps_[used_++] = gap;
+  }
+  // How often the rounds from `before` to here can be repeated until a maximum changes its mind; -1 where one did between the two.
+  [[nodiscard]] std::int64_t repeats_since(const Choices& before) const;
+  void swap(Choices& other) {
+    gaps_.swap(other.gaps_);
+    std::swap(used_, other.used_);
+  }
+
+ private:
+  std::vector<std::int64_t> gaps_;
+  std::size_t used_ = 0;
+};
+
+class Unit {
+ public:
+  Unit(const RingsInput& in, const RingsOutput& out);
+
+  // What can be done before a message comes in. `sent`: one stream per chain.
+  RingsStatus begin(std::int64_t unit, std::vector<Stream>& sent);
+  // All rounds for which `received` has messages.
+  RingsStatus visit(std::int64_t unit, const std::vector<Stream>& received, std::vector<Stream>& sent);
+
+  [[nodiscard]] bool all_done() const { return std::all_of(round_.begin(), round_.end(), [&](auto at) { return at == rounds_; }); }
+  void finish() const;  // into the output
+  std::int64_t evaluated = 0, jumped = 0;
+
+ private:
+  struct At {  // a message at a station
+    std::int64_t chain, station, slice, message;
+    Station* state;
+    Post* post;
+  };
+
+  void select(std::int64_t unit);
+  [[nodiscard]] At at(std::int64_t chain, std::int64_t station, std::int64_t slice, std::int64_t message);
+  void round(std::vector<Reader>& readers, std::vector<Stream>& sent);
+  void handle(const At& at, const Message& message, std::vector<Stream>& sent);
+  void wait(Station& station, const Message& message);
+  void send_first(At at, std::vector<Stream>& sent);
+  void slice_ends(const At& at, std::vector<Stream>& sent);
+  void reduce(const At& at);
+  void copy_own(const At& at);
+  void send(const At& at, std::vector<Stream>& sent);
+  void warm_up(std::vector<Stream>& sent);
+  void enter_slice(const At& at);
+
+  bool jump(std::vector<Reader>& readers, std::vector<Stream>& sent);
+  void watch();
+  [[nodiscard]] bool repeat(std::int64_t repeats);
+  void pass_on(std::int64_t repeats, std::vector<Reader>& readers, std::vector<Stream>& sent);
+  [[nodiscard]] bool steady() const;
+  [[nodiscard]] bool at_work(std::size_t chain) const;
+  [[nodiscard]] std::int64_t rounds_alike() const;
+  [[nodiscard]] std::int64_t larger(std::int64_t a, std::int64_t b) {
+    if (noting_) choices_.note(a - b);
+    return a > b ? a : b;
+  }
+  void occupy(Served& a, Served& b, std::int64_t batch, std::int64_t op);
+
+  [[nodiscard]] std::size_t slot(std::int64_t chain, std::int64_t slice) const {
+    return static_cast<std::size_t>(chain * most_slices_ + slice);
+  }
+  [[nodiscard]] std::size_t slot_of_unit(const At& at) const {
+    return static_cast<std::size_t>(unit_ * in_.chains * most_slices_) + slot(at.chain, at.slice);
+  }
+  [[nodiscard]] Served& link(std::int32_t id) { return links_of_unit_[id]; }
+  [[nodiscard]] const Busy& busy(const At& at);
+  [[nodiscard]] std::int64_t bytes_of(const At& at) const;
+  [[nodiscard]] std::int64_t op(const At& at, std::int64_t kind) const;
+  // Between the stations of a unit; a message is read before the one `depth` after it is written.
+  [[nodiscard]] Message& mail(std::int64_t chain, std::int64_t station, std::int64_t message) {
+    const std::int64_t place = in_.depth == 1 ? 0 : message % in_.depth;
+    return mail_[static_cast<std::size_t>((chain * in_.stations + station) * in_.depth + place)];
+  }
+
+  const RingsInput& in_;
+  const RingsOutput& out_;
+  std::int64_t most_slices_ = 0, per_slice_, rounds_, period_, links_ = 0, words_, ops_per_group_ = 1;
+  std::vector<std::int64_t> states_;  // of all units
+  std::vector<std::int64_t> round_;   // per unit: the next one
+  std::vector<Post> posts_;           // per station
+
+  std::int64_t unit_ = 0;
+  std::int64_t* state_ = nullptr;
+  Station* stations_of_unit_ = nullptr;
+  Served* links_of_unit_ = nullptr;
+  std::vector<Message> mail_;  // nothing is left in it after a round
+  RingsStatus status_ = RingsStatus::ok;
+
+  bool noting_ = false;
+  std::int64_t seen_ = 0, alike_ = 0;  // rounds since this began, and rounds from here on that do the same kind of work
+  std::vector<std::int64_t> last_, change_, change_before_;
+  std::vector<std::vector<Message>> sent_;  // per chain: messages of the last two periods
+  Choices choices_, choices_before_;
+};
+
+}  // namespace ccl_lab::sim

@@ -1,0 +1,232 @@
+"""Schedules that are not unrolled: equal to the exact tier, to the picosecond, wherever that can be run; and what must hold beyond."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ccl_lab.errors import ShapeError, UsageError
+from ccl_lab.ir import Kind, Outline, Schedule
+from ccl_lab.planner import ALGORITHMS, outline, plan
+from ccl_lab.planner.bounds import of_problem
+from ccl_lab.planner.problem import make_problem
+from ccl_lab.simulator import Inapplicable, exact_times, finish_times
+from ccl_lab.topo import Topology
+
+from .cases import random_topology
+from .oracle import Oracle
+
+NAMES = [(collective, name) for collective, known in ALGORITHMS.items() for name in known if collective != "all_to_allv"]
+RINGS = [("all_reduce", "ring"), ("all_gather", "ring"), ("reduce_scatter", "ring"), ("all_reduce", "hierarchical")]
+# Algorithms that go step by step over all ranks: on whole, even topologies they must never need the table of ops.
+STEPS = [("all_reduce", "halving_doubling"), ("all_reduce", "recursive_doubling"), ("all_gather", "recursive_doubling"),
+         ("reduce_scatter", "recursive_halving"), ("broadcast", "binomial"), ("reduce", "binomial"), ("barrier", "dissemination"),
+         ("all_to_all", "paired")]  # fmt: skip
+
+
+def even_topology(rng: np.random.Generator, most_nodes: int = 7) -> Topology:
+    """Equal nodes; some with rates and latencies of their own, a slower NIC, or a NIC that is gone."""
+    nodes, group, nics = int(rng.integers(1, most_nodes + 1)), int(rng.integers(1, 5)), int(rng.integers(1, 5))
+    topology = Topology.cluster(
+        nodes=nodes, gpus_per_node=group, nics_per_node=nics, nic_gbits_per_s=float(rng.integers(1, 400)),
+        fabric_gbytes_per_s=int(rng.integers(1, 300)), local_gbytes_per_s=int(rng.integers(1, 1000)))  # fmt: skip
+    k, n = nodes * nics, nodes * group
+    if rng.random() < 0.3:
+        topology = topology.replace(
+            nic_bytes_per_s=rng.integers(10**8, 10**10, k), nic_latency_ps=rng.integers(0, 9 * 10**6, k),
+            fabric_bytes_per_s=rng.integers(10**8, 10**11, n), fabric_latency_ps=rng.integers(0, 9 * 10**6, n),
+            local_bytes_per_s=rng.integers(10**8, 10**12, n))  # fmt: skip
+    if rng.random() < 0.4:
+        topology = topology.slow(float(rng.uniform(1, 5)), nic=(int(rng.integers(nodes)), int(rng.integers(nics))))
+    if nics > 1 and rng.random() < 0.3:
+        topology = topology.without((int(rng.integers(nodes)), int(rng.integers(nics))))
+    return topology
+
+
+def draw(seed: int, name: tuple[str, str], most_nodes: int = 7) -> tuple[Schedule, Outline, Topology, dict[int, str], float] | None:
+    """A planned schedule both ways, where it runs, who is late, and alpha; None where the algorithm does not fit."""
+    rng = np.random.default_rng([seed, *name[0].encode(), *name[1].encode()])
+    if name in RINGS or rng.random() < 0.5:
+        topology = even_topology(rng, most_nodes)
+    else:
+        topology = random_topology(rng, int(rng.integers(2, 33)) if rng.random() < 0.5 else int(2 ** rng.integers(1, 7)))
+    n = topology.n_ranks
+    even = n * 4 * int(rng.integers(1, 50000))
+    nbytes = int(rng.choice([even, even * 60, int(rng.integers(1, 10**7))]))
+    options: dict[str, Any] = {"algorithm": name[1], "in_place": bool(rng.random() < 0.3), "root": int(rng.integers(n)),
+                               "channels": None if rng.random() < 0.7 else int(rng.integers(1, 5))}  # fmt: skip
+    if name[0] == "send_recv":
+        options["peer"] = int(rng.integers(n))
+    try:
+        schedule, outlined = plan(name[0], topology, nbytes, **options), outline(name[0], topology, nbytes, **options)
+    except UsageError:
+        return None
+    late = {r: f"{int(rng.integers(1, 10**8))}ps" for r in range(n) if rng.random() < 0.3} if rng.random() < 0.3 else {}
+    return schedule, outlined, topology, late, 0.0 if rng.random() < 0.7 else 3e-6
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_times_without_the_table_of_ops_equal_those_with_it(name: tuple[str, str]) -> None:
+    applied: Counter[bool] = Counter()
+    for seed in range(30 if name in RINGS else 6):
+        drawn = draw(seed, name)
+        if drawn is None:
+            continue
+        schedule, outlined, topology, late, alpha = drawn
+        want = exact_times(schedule, topology, late=late, alpha=alpha).finish_ps
+        for options in ({}, {"merge": False}, {"merge": False, "jumps": False}) if name in RINGS else ({},):
+            try:
+                found, _ = finish_times(outlined, topology, late=late, alpha=alpha, **options)
+            except Inapplicable:
+                applied[False] += 1
+                continue
+            applied[True] += 1
+            assert found.tolist() == want.tolist(), (seed, options)
+    if name in RINGS:
+        assert applied[True] > applied[False]
+
+
+def test_times_without_the_table_of_ops_equal_the_oracle() -> None:
+    for seed in range(8):
+        for name in RINGS + STEPS[:2]:
+            drawn = draw(seed + 1000, name, most_nodes=4)
+            if drawn is None:
+                continue
+            schedule, outlined, topology, late, alpha = drawn
+            try:
+                found, _ = finish_times(outlined, topology, late=late, alpha=alpha)
+            except Inapplicable:
+                continue
+            late_ps = [int(late.get(rank, "0ps")[:-2]) for rank in range(topology.n_ranks)]
+            oracle = Oracle(schedule, topology, schedule.layout().op_bytes(), late_ps, alpha=round(alpha * 1e12))
+            assert found.tolist() == oracle.finish, (seed, name)
+
+
+@pytest.mark.parametrize("name", RINGS + STEPS)
+def test_whole_topologies_never_need_the_table_of_ops(name: tuple[str, str]) -> None:
+    for nodes in (2, 4, 8):
+        topology = Topology.preset("h100", nodes)
+        nbytes = topology.n_ranks * 8 * 4096
+        schedule = plan(name[0], topology, nbytes, algorithm=name[1])
+        found, _ = finish_times(outline(name[0], topology, nbytes, algorithm=name[1]), topology)
+        assert found.tolist() == exact_times(schedule, topology).finish_ps.tolist()
+
+
+@pytest.mark.parametrize("preset", ["rail_leaf_spine", "llama3_24k", "ncclx_100k", "hpn"])
+def test_tiers_of_switches_cost_the_same(preset: str) -> None:
+    topology = Topology.preset(preset, 8)
+    for name in RINGS + STEPS[:3]:
+        nbytes = topology.n_ranks * 4096
+        schedule = plan(name[0], topology, nbytes, algorithm=name[1])
+        found, _ = finish_times(outline(name[0], topology, nbytes, algorithm=name[1]), topology)
+        assert found.tolist() == exact_times(schedule, topology).finish_ps.tolist(), name
+
+
+@pytest.mark.parametrize("name", [("all_reduce", "hierarchical"), ("all_reduce", "halving_doubling"), ("all_reduce", "recursive_doubling")])
+@pytest.mark.parametrize("slow", [None, 2.5])
+def test_512_ranks(name: tuple[str, str], slow: float | None) -> None:
+    topology = Topology.preset("h100", 64)
+    if slow:
+        topology = topology.slow(slow, nic=(7, 2)).slow(1.25, nic=(40, 5)).slow(1.5, rank=100)
+    schedule = plan(name[0], topology, "64MiB", algorithm=name[1])
+    found, _ = finish_times(outline(name[0], topology, "64MiB", algorithm=name[1]), topology, late={3: "20us"})
+    assert found.tolist() == exact_times(schedule, topology, late={3: "20us"}).finish_ps.tolist()
+
+
+def test_a_nic_that_is_gone_among_512_ranks() -> None:
+    for gone in (((7, 2),), ((7, 2), (7, 5)), ((7, 2), (20, 2))):
+        topology = Topology.preset("h100", 64).without(*gone)
+        schedule = plan("all_reduce", topology, "64MiB", algorithm="hierarchical")
+        found, _ = finish_times(outline("all_reduce", topology, "64MiB", algorithm="hierarchical"), topology)
+        assert found.tolist() == exact_times(schedule, topology).finish_ps.tolist(), gone
+
+
+@pytest.mark.parametrize("nodes", [64, 1024])
+@pytest.mark.parametrize("fault", [False, True])
+def test_merged_and_jumped_equal_every_unit_and_every_round(nodes: int, fault: bool) -> None:
+    topology = Topology.cluster(nodes=nodes, gpus_per_node=2, nics_per_node=2, nic_gbits_per_s=400, fabric_gbytes_per_s=400)
+    if fault:
+        topology = topology.slow(3, nic=(nodes // 3, 1))
+    for name in RINGS:
+        outlined = outline(name[0], topology, nodes * 2 * 2**14, algorithm=name[1], channels=2)
+        found, how = finish_times(outlined, topology)
+        whole, plainly = finish_times(outlined, topology, merge=False, jumps=False)
+        assert found.tolist() == whole.tolist(), name
+        assert how["rounds"] < plainly["rounds"] / 4 and plainly["jumped"] == 0
+
+
+def test_loops_say_what_the_schedule_does() -> None:
+    """The ops of the rings, op by op: rank, channel, kind, peer, chunks."""
+    kinds = {Kind.put: "put", Kind.wait: "wait", Kind.reduce: "reduce", Kind.copy: "copy"}
+    for seed in range(20):
+        for name in RINGS:
+            drawn = draw(seed, name, most_nodes=3)
+            if drawn is None:
+                continue
+            schedule, outlined = drawn[0], drawn[1]
+            loops, ops = outlined.loops, schedule.ops
+            if loops is None:  # hierarchical on one node
+                continue
+            assert loops.parts == schedule.parts
+            far = np.ones(len(ops), bool)
+            if loops.in_node:  # only what the lanes do until a slice is done
+                last = 2 * loops.orders.shape[1] - 1
+                far = (ops.channel > 0) & (ops.step < last) & ((ops.kind != Kind.wait) | (ops.peer != ops.rank))
+            rows = [int(op) for op in ops.program_order() if far[op]]
+            found = [(kinds[Kind(int(ops.kind[op]))], int(ops.rank[op]), int(ops.channel[op]), int(ops.peer[op]),
+                      0 if ops.kind[op] == Kind.wait else int(ops.dst_chunk[op]) % loops.parts, int(ops.n_chunks[op])) for op in rows]
+            told = sorted((tuple(op) for op in loops.programs()), key=lambda op: (op[1], op[2]))
+            if name[0] == "reduce_scatter":  # the last sum goes to the output, whose chunks are counted from 0
+                told = [(*op[:4], op[4] % loops.parts, op[5]) for op in told]
+            assert told == found, (seed, name)
+
+
+def test_an_outline_unrolls_to_the_schedule() -> None:
+    for seed in range(6):
+        for name in NAMES:
+            drawn = draw(seed, name, most_nodes=3)
+            if drawn is not None:
+                assert drawn[1].unroll().digest == drawn[0].digest
+
+
+@pytest.mark.parametrize("name", [("all_reduce", "ring"), ("all_reduce", "hierarchical"), ("all_reduce", "halving_doubling")])
+def test_a_fault_never_helps_and_the_bound_holds(name: tuple[str, str]) -> None:
+    topology = Topology.preset("h100", 128)
+    times = []
+    for factor in (1.0, 1.1, 2.0, 7.0):
+        slower = topology.slow(factor, nic=(5, 3)).slow(factor, rank=77)
+        found, _ = finish_times(outline(name[0], slower, "256MiB", algorithm=name[1]), slower)
+        times.append(found)
+        problem = make_problem(name[0], slower, "256MiB", dtype="float32", redop="sum", in_place=False, root=0, peer=1, channels=None,
+                               counts=None)  # fmt: skip
+        assert found.max() * 1e-12 >= of_problem(problem)
+    assert all((earlier <= later).all() for earlier, later in zip(times[:-1], times[1:], strict=True))
+
+
+def test_numbering_nodes_differently_changes_nothing() -> None:
+    topology = Topology.preset("h100", 64)
+    turned = [topology.slow(3, nic=(node, 4)) for node in (2, 40)]
+    for algorithm in ("ring", "hierarchical"):
+        times = [finish_times(outline("all_reduce", each, "64MiB", algorithm=algorithm), each)[0].reshape(64, 8) for each in turned]
+        assert np.roll(times[0], 38, axis=0).tolist() == times[1].tolist()
+
+
+def test_131072_ranks() -> None:
+    topology = Topology.preset("h100", 16384)
+    for algorithm in ("ring", "hierarchical"):
+        whole, how = finish_times(outline("all_reduce", topology, "1GiB", algorithm=algorithm), topology)
+        assert how["units"] <= 2 and len(np.unique(whole)) <= 16
+    slower = topology.slow(3, nic=(7, 2))
+    found, how = finish_times(outline("all_reduce", slower, "1GiB", algorithm="hierarchical"), slower)
+    assert how["jumped"] > 10**8 and found.max() > whole.min()
+    gone = topology.without((7, 2))
+    lost, _ = finish_times(outline("all_reduce", gone, "1GiB", algorithm="hierarchical"), gone)
+    assert (lost >= whole).all() and lost.max() > whole.max()
+
+
+def test_a_schedule_for_other_ranks_is_refused() -> None:
+    with pytest.raises(ShapeError, match="16 ranks.*has 24"):
+        finish_times(outline("all_reduce", Topology.preset("h100", 2), algorithm="ring"), Topology.preset("h100", 3))
