@@ -12,17 +12,21 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from bench.peers.programs import cache
 from ccl_lab import rdma
 from tests.rdma.bodies.control import ME, Meeting
 from tests.rdma.bodies.link import DEPTH, Link
 from tests.rdma.bodies.perftest import write_bw
 
 Side = Callable[[Meeting, Sequence[int], int, int], float]
+PROGRAM = cache() / "bin/ccl_lab_bench_verbs"
+LIMIT_S = 120
 SHIM = Path(__file__).resolve().parent.parent / "build/bench/yielding_poll.so"
 FEW = 5  # perftest takes no fewer
 IN_FLIGHT = DEPTH // 2
@@ -61,7 +65,15 @@ def yielding(meeting: Meeting, rails: Sequence[int], nbytes: int, transfers: int
     return write_bw(meeting, rails, nbytes, transfers, preload=str(SHIM))
 
 
-SIDES: dict[str, Side] = {"ib_write_bw": write_bw, "ib_write_bw_yielding": yielding, "pyverbs": pyverbs}
+def ours(meeting: Meeting, rails: Sequence[int], nbytes: int, transfers: int) -> float:
+    """The verbs transport of this project: puts with a signal each (native/bench/verbs.cpp)."""
+    words = [str(PROGRAM), str(ME), str(nbytes), str(transfers), "1", *(f"10.77.{rail}.1" for rail in rails)]
+    found = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S)
+    assert found.returncode == 0, found.stderr
+    return float(found.stdout) if ME == 1 else 0.0
+
+
+SIDES: dict[str, Side] = {"ib_write_bw": write_bw, "ib_write_bw_yielding": yielding, "pyverbs": pyverbs, "ccl_lab": ours}
 
 
 def main() -> None:
