@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bench.peers import programs
 from ccl_lab import rdma
 from ccl_lab.errors import UnsupportedError
 from tests import rig
@@ -48,7 +49,9 @@ def missing() -> str | None:
         rdma.pyverbs()
     except UnsupportedError as error:
         return str(error)
-    return rig.obstacle() or (build() if shutil.which(PEERS[0]) else "perftest is not installed")
+    if not shutil.which(PEERS[0]):
+        return "perftest is not installed"
+    return rig.obstacle() or build() or programs.build_ours("ccl_lab_bench_verbs") or None
 
 
 def rows_of(printed: str) -> list[dict[str, Any]]:

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import ccl_lab as ccl
+from bench.peers.programs import cache
 from ccl_lab import rdma
 from tests.rdma.bodies.control import ME, Meeting
 from tests.rdma.bodies.jobs import join
@@ -25,6 +27,8 @@ from tests.rdma.bodies.link import DEPTH, Link
 from tests.rdma.bodies.perftest import write_bw
 
 Side = Callable[[Meeting, Sequence[int], int, int], float]
+PROGRAM = cache() / "bin/ccl_lab_bench_verbs"
+LIMIT_S = 120
 SHIM = Path(__file__).resolve().parent.parent / "build/bench/yielding_poll.so"
 FEW = 5  # perftest takes no fewer
 IN_FLIGHT = DEPTH // 2
@@ -64,6 +68,14 @@ def yielding(meeting: Meeting, rails: Sequence[int], nbytes: int, transfers: int
     return write_bw(meeting, rails, nbytes, transfers, preload=str(SHIM))
 
 
+def transport(meeting: Meeting, rails: Sequence[int], nbytes: int, transfers: int) -> float:
+    """The verbs transport alone: puts with a signal each (native/bench/verbs.cpp)."""
+    words = [str(PROGRAM), str(ME), str(nbytes), str(transfers), "1", *(f"10.77.{rail}.1" for rail in rails)]
+    found = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S)
+    assert found.returncode == 0, found.stderr
+    return float(found.stdout) if ME == 1 else 0.0
+
+
 def engine(meeting: Meeting, rails: Sequence[int], nbytes: int, transfers: int) -> float:
     """Sends through `ccl_lab.init()` over verbs, all started at once, of `nbytes` for each NIC; one queue pair for each pair of NICs."""
     settings = {"nics": ",".join(f"eth{rail}" for rail in rails), "rdma": f"qps={QUEUE_PAIRS}", "trace_spans": "0", "timeout": "300s"}
@@ -80,7 +92,9 @@ def engine(meeting: Meeting, rails: Sequence[int], nbytes: int, transfers: int) 
     return seconds
 
 
-SIDES: dict[str, Side] = {"ib_write_bw": write_bw, "ib_write_bw_yielding": yielding, "pyverbs": pyverbs, "ccl_lab": engine}
+SIDES: dict[str, Side] = {
+    "ib_write_bw": write_bw, "ib_write_bw_yielding": yielding, "pyverbs": pyverbs, "transport": transport, "ccl_lab": engine,
+}  # fmt: skip
 
 
 def timed(side: Side, meeting: Meeting, rails: Sequence[int], nbytes: int, transfers: int) -> float:

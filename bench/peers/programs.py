@@ -73,9 +73,9 @@ def _build_library(library: Library, target: Path) -> str:
     return _compile(words, [source, SOURCES / "bench_core.h", SOURCES / "cache_line.h"], target, env)
 
 
-def build_ours() -> str:
-    """ccl_lab_bench of this checkout by cmake, copied into the cache; "" or why not."""
-    folder, target = cache() / "native", cache() / "bin/ccl_lab_bench"
+def build_ours(name: str = "ccl_lab_bench") -> str:
+    """A program of native/bench of this checkout by cmake, copied into the cache; "" or why not."""
+    folder, target = cache() / "native", cache() / "bin" / name
     env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"}
     cmake = shutil.which("cmake", path=env["PATH"])
     if cmake is None:
@@ -89,10 +89,10 @@ def build_ours() -> str:
     if shutil.which("ninja", path=env["PATH"]):
         options += ["-G", "Ninja"]
     error = _run([cmake, "-S", str(ROOT / "native"), "-B", str(folder), *options], env)
-    error = error or _run([cmake, "--build", str(folder), "--target", "ccl_lab_bench", "-j", "2"], env)
-    built = next(iter(sorted(folder.rglob("ccl_lab_bench"))), None) if not error else None
+    error = error or _run([cmake, "--build", str(folder), "--target", name, "-j", "2"], env)
+    built = next(iter(sorted(folder.rglob(name))), None) if not error else None
     if built is None:
-        return error or f"the build left no ccl_lab_bench under {folder}"
+        return error or f"the build left no {name} under {folder}"
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy2(built, target)
     return ""

@@ -23,6 +23,7 @@ from ..ir.layout import Layout
 from ..planner import plan
 from ..trace import Trace
 from ..verifier import verify
+from . import verbs
 from .buffers import Registered, Staging, as_array, as_bytes, same_memory
 from .compute import Call, Computing, computes
 from .hub import cancelled
@@ -443,26 +444,12 @@ class Communicator:
     def memory(self) -> dict[str, int]:
         """Bytes this rank holds, by what for; and the bytes its collectives within the node have read and written so far."""
         engine = self._member.engine
-        read, written = engine.traffic
-        return {
-            **engine.memory(),
-            "registered_bytes": engine.registered_bytes,
-            "node_read_bytes": read,
-            "node_written_bytes": written,
-        }
+        node = dict(zip(("node_read_bytes", "node_written_bytes"), engine.traffic, strict=True))
+        return {**engine.memory(), "registered_bytes": engine.registered_bytes, **node}
 
     def explain(self) -> str:
         """Which transport carries what, and why."""
-        inside = "tcp, as asked for" if self._member.options.transport == "tcp" else "shared memory"
-        rails = self._member.between_nodes
-        how = self._member.options.rdma
-        between = f"tcp ({rails.why})"
-        if rails.nics is not None:
-            between = (
-                f"verbs ({rails.why}): {how.qps} queue pairs for each pair of NICs, segments of {how.segment_bytes} bytes, "
-                f"{how.mode}, registration {how.register}"
-            )
-        return f"inside a node: {inside}\nbetween nodes: {between}"
+        return verbs.explain(self._member.options, self._member.between_nodes)
 
     def reset(self) -> None:
         """After an error: all ranks call it, and the communicator works again."""

@@ -111,3 +111,16 @@ def decide(transport: str, cards: list[list[Any] | str], rank: int) -> Decision:
         return Decision(None, f"rank {at}: {each}")
     own = [(str(device), int(port), int(gid)) for device, port, gid in cards[rank]]
     return Decision(own, f"every NIC of all {len(cards)} ranks is an RDMA device; here {', '.join(nic[0] for nic in own)}")
+
+
+def explain(options: Any, decision: Decision) -> str:
+    """Which transport carries what, and why, in two lines. options: of the member."""
+    inside = "tcp, as asked for" if options.transport == "tcp" else "shared memory"
+    between = f"tcp ({decision.why})"
+    if decision.nics is not None:
+        how = options.rdma
+        between = (
+            f"verbs ({decision.why}): {how.qps} queue pairs for each pair of NICs, segments of {how.segment_bytes} bytes, "
+            f"{how.mode}, registration {how.register}"
+        )
+    return f"inside a node: {inside}\nbetween nodes: {between}"

@@ -421,11 +421,6 @@ class Topology:
     def __eq__(self, other: object) -> bool:
         return self is other or isinstance(other, Topology) and self._plain == other._plain
 
-    @cached_property
-    def _plain(self) -> dict[str, Any]:
-        # Plans are kept by topology, so equal ones meet often.
-        return self.to_dict()
-
     def __hash__(self) -> int:
         return hash(self.digest)
 
@@ -437,14 +432,14 @@ class Topology:
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON; columns as runs [value, count]."""
         from .files import to_dict
-
         return to_dict(self)
+
+    _plain = cached_property(to_dict)  # plans are kept by topology, so equal ones meet often
 
     @classmethod
     def from_dict(cls, data: Any) -> Topology:
         """The topology of `to_dict`. Raises DecodeError saying what is wrong."""
         from .files import from_dict
-
         return from_dict(data)
 
     def save(self, path: Union[str, os.PathLike[str]]) -> Path:

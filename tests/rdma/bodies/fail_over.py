@@ -17,7 +17,7 @@ import numpy as np
 import ccl_lab as ccl
 from ccl_lab._core import Segment
 
-from .jobs import MACHINES, ME, join, numbers, paths, sh, summed
+from .jobs import MACHINES, ME, join, numbers, paths, reasons, sh, summed
 
 NBYTES = 24 << 20
 BREAK = {
@@ -65,15 +65,15 @@ def until(comm: Any, x: np.ndarray, reached: Callable[[dict[str, Any]], bool]) -
 
 
 with join() as comm:
+    why = reasons(comm)
     large = ccl.empty(NBYTES // 4, "int32")
     story: dict[str, Any] = {"healthy": reduce_exactly(comm, large, 1)}
     for turn, fault in enumerate(sys.argv[1:], 1):
         comm.barrier()
         hurt(comm, fault)
         exact = until(comm, large, lambda now, turn=turn: now["lost"] >= turn)  # type: ignore[misc]
-        during = paths(comm)
         if ME == 1:
             sh(HEAL[fault])
         back = until(comm, large[:5000], lambda now: set(now["states"]) == {"up"})
-        story[fault] = {"exact": exact, "during": during, "healed": back, "after": paths(comm)}
+        story[fault] = {"exact": exact, "healed": back, "after": paths(comm), "why": why[turn - 1 :]}
 print(json.dumps(story))

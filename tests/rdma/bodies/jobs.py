@@ -44,8 +44,15 @@ def sh(command: str) -> None:
     subprocess.run(command, shell=True, check=True)
 
 
+def reasons(comm: Any) -> list[str]:
+    """Why paths were lost from now on: a list that grows."""
+    found: list[str] = []
+    comm._member._repair._tell = lambda events: found.extend(each["text"] for each in events if each["kind"] == "lost")
+    return found
+
+
 def paths(comm: Any) -> dict[str, Any]:
-    """{"states": [of each path, by NIC], "why": [of each], and the counters of the repair}."""
+    """{"states": [of each path, by NIC], and the counters of the repair}."""
     rails = comm._member.engine.rails()
     all_paths = sorted(rails.pop("paths"), key=lambda path: (path["peer"], path["nic"]))
-    return {"states": [path["state"] for path in all_paths], "why": [path["why"] for path in all_paths], **rails}
+    return {"states": [path["state"] for path in all_paths], **rails}

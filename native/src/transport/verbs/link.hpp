@@ -98,7 +98,6 @@ class VerbsLink {
   int fd() const { return aside_.fd(); }
   bool up() const { return state_ == State::up; }
   bool owns(std::uint32_t qpn) const;
-  std::size_t n_queue_pairs() const { return pairs_.size(); }
   std::string text() const;
 
   // bounds where it is known already that the peer's memory is not there.
