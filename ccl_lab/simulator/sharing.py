@@ -180,6 +180,8 @@ class _Placed:
         columns["peer"] = np.where(ops.peer >= 0, ranks[np.maximum(ops.peer, 0)], -1).astype(np.int32)
         start_ps = exact.picoseconds("start", job.start)
         late_ps = exact.late_times_ps(job.late, n) + start_ps
+        if late_ps.max() >= exact._LONGEST_PS:
+            raise UsageError(f"start {job.start!r} and late together: expected less than 26 days.")
         return cls(job, schedule, layout, ranks, schedule.replace(ops=OpTable(**columns)), start_ps, late_ps)
 
 

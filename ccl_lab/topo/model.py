@@ -149,8 +149,8 @@ class Topology:
             raise UsageError(f"path_limits {dict(self.path_limits)}: expected bytes/s above 0 for some of {', '.join(PATH_LIMITS)}.")
         if self.nic_names and len(self.nic_names) != nics:
             raise UsageError(f"nic_names: expected {nics} names, found {len(self.nic_names)}.")
-        if self.network is not None and (self.network.n_nodes != n_nodes or not nics):
-            raise UsageError(f"network of {self.network.n_nodes} nodes: expected {n_nodes} nodes, with NICs.")
+        if self.network is not None:
+            network.check(self.network, n_nodes, self.nics_per_node)
 
     @classmethod
     def cluster(

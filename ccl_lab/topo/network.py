@@ -33,6 +33,7 @@ I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
 ROUTINGS = ("ecmp", "spray")
 MAX_TIERS = 8
+MAX_LINKS = 1 << 26
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,6 +225,15 @@ def _hash(seed: int, src: npt.NDArray[Any], dst: npt.NDArray[Any], channel: npt.
             mixed = (mixed ^ mixed >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
             mixed = mixed ^ mixed >> np.uint64(31)
     return mixed
+
+
+def check(network: Network, n_nodes: int, nics_per_node: int) -> None:
+    """Raises UsageError where a network does not fit nodes, or has more links than anybody's memory."""
+    if network.n_nodes != n_nodes or not nics_per_node:
+        raise UsageError(f"network of {network.n_nodes} nodes: expected {n_nodes} nodes, with NICs.")
+    links = network.first_link(len(network.tiers), nics_per_node)
+    if links > MAX_LINKS:
+        raise UsageError(f"network of {links} links between switches: expected at most {MAX_LINKS}; fewer uplinks, or routing 'spray'.")
 
 
 def meeting(topology: Topology, src: npt.ArrayLike, dst: npt.ArrayLike, channel: npt.ArrayLike) -> tuple[I32, Any, Any]:

@@ -431,6 +431,8 @@ def test_bad_input_is_refused() -> None:
         simulate_jobs([], topology)
     with pytest.raises(UsageError):
         simulate_jobs([Job(schedule, start="-1us")], topology)
+    with pytest.raises(UsageError, match="start .*26 days"):
+        simulate_jobs([Job(schedule, start="1e6s", late={1: 2e6})], topology)
     with pytest.raises(UsageError, match="53 days"):
         simulate_shared(schedule, topology.replace(fabric_bytes_per_s=1), nbytes="1TiB")
     with pytest.raises(UsageError, match=r"expected less than 2\^52"):

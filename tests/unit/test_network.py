@@ -243,6 +243,18 @@ def test_tiers_that_do_not_fit_say_so() -> None:
         Topology.cluster(nodes=2).replace(network=Network((good, Tier("b", np.zeros(4, int)))))
 
 
+def test_a_network_larger_than_memory_is_refused_before_it_is_made() -> None:
+    with pytest.raises(UsageError, match="links between switches: expected at most"):
+        Topology.cluster(nodes=12).with_network(Level("a", nodes=2, uplinks=10**9), Level("b"))
+    assert (
+        Topology.cluster(nodes=12)
+        .with_network(Level("a", nodes=2, uplinks=10**9), Level("b"), routing="spray")
+        .route(0, 47)
+        .min()
+        >= 0
+    )
+
+
 def test_131072_ranks_are_cheap() -> None:
     t = Topology.preset("ncclx_100k", nodes=16384)
     ranks = np.arange(t.n_ranks)
