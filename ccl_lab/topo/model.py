@@ -32,7 +32,7 @@ from ..errors import UsageError
 from ..units import Duration
 from . import network
 from .network import Level, Network
-from .rates import INSTANT, Rate, parse_latency, parse_rate
+from .rates import INSTANT, Rate, parse_latency, parse_rate, whole, whole_list
 
 GBIT, GBYTE = 1.25e8, 1e9
 # Of one rank: a NIC near it; the only far NIC it uses; each of several far ones; each NIC when near and far are used together.
@@ -179,14 +179,14 @@ class Topology:
             >>> Topology.cluster(nodes=2, gpus_per_node=4).n_ranks
             8
         """
-        sizes = _whole_list(gpus_per_node, nodes)
+        sizes = whole_list(gpus_per_node, nodes)
         nic_rate = parse_rate(nic_gbits_per_s, GBIT, "nic_gbits_per_s")
         if nics_per_node and not nic_rate:
             raise UsageError("nic_gbits_per_s 0: expected more than 0; for nodes without NICs give nics_per_node=0.")
         return cls(
             name=name,
             node_of=np.repeat(np.arange(len(sizes), dtype=np.int32), sizes),
-            nics_per_node=_whole(nics_per_node, "nics_per_node", 0),
+            nics_per_node=whole(nics_per_node, "nics_per_node", 0),
             nic_bytes_per_s=nic_rate,  # type: ignore[arg-type]
             nic_latency_ps=parse_latency(nic_latency, "nic_latency"),  # type: ignore[arg-type]
             fabric_bytes_per_s=parse_rate(fabric_gbytes_per_s, GBYTE, "fabric_gbytes_per_s"),  # type: ignore[arg-type]
@@ -226,7 +226,7 @@ class Topology:
             raise UsageError(f"slow(factor={factor}): expected a factor above 0 and either nic=(node, index) or rank=.")
         if nic is not None:
             return self.replace(nic_bytes_per_s=_scaled(self.nic_bytes_per_s, self._nic_row(nic), factor))
-        row = _whole(rank, "rank", 0, self.n_ranks - 1)
+        row = whole(rank, "rank", 0, self.n_ranks - 1)
         return self.replace(fabric_bytes_per_s=_scaled(self.fabric_bytes_per_s, row, factor),
                             local_bytes_per_s=_scaled(self.local_bytes_per_s, row, factor))
 
@@ -254,8 +254,8 @@ class Topology:
 
     def _nic_row(self, nic: tuple[int, int]) -> int:
         node, index = nic
-        return (_whole(node, "node", 0, self.n_nodes - 1) * self.nics_per_node
-                + _whole(index, "nic", 0, self.nics_per_node - 1))
+        return (whole(node, "node", 0, self.n_nodes - 1) * self.nics_per_node
+                + whole(index, "nic", 0, self.nics_per_node - 1))
 
     # -- sizes and rates
 
@@ -296,7 +296,7 @@ class Topology:
 
     def ranks_of(self, node: int) -> I32:
         """Ranks of a node by local index, i32[ranks of the node]."""
-        ranks = np.flatnonzero(self.node_of == _whole(node, "node", 0, self.n_nodes - 1))
+        ranks = np.flatnonzero(self.node_of == whole(node, "node", 0, self.n_nodes - 1))
         return ranks[np.argsort(self.local_of[ranks])].astype(np.int32)
 
     # -- links and paths
@@ -458,25 +458,6 @@ class Topology:
     def show(self, **options: Any) -> Any:
         """Draws the topology; returns a widget."""
         return views.draw("topology", self, **options)
-
-
-def _whole(value: Any, what: str, low: int, high: int | None = None) -> int:
-    """`value` as an int in [low, high], or UsageError."""
-    wrong = isinstance(value, bool) or not hasattr(value, "__index__")
-    if wrong or value < low or (high is not None and value > high):
-        span = f"{low} or more" if high is None else f"{low} to {high}"
-        raise UsageError(f"{what} {value!r}: expected a whole number, {span}.")
-    return int(value)
-
-
-def _whole_list(sizes: Union[int, Sequence[int]], nodes: int) -> list[int]:
-    """Ranks of each node."""
-    nodes = _whole(nodes, "nodes", 1)
-    if isinstance(sizes, (str, bytes)) or not hasattr(sizes, "__len__"):
-        return [_whole(sizes, "gpus_per_node", 1)] * nodes
-    if len(sizes) != nodes:
-        raise UsageError(f"gpus_per_node lists {len(sizes)} nodes: expected {nodes}, one number per node.")
-    return [_whole(size, "gpus_per_node", 1) for size in sizes]
 
 
 def local_indices(node_of: npt.NDArray[Any]) -> I32:

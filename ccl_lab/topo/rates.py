@@ -1,4 +1,4 @@
-"""Rates and latencies as people give them, to the whole numbers a topology keeps.
+"""Rates, latencies and numbers as people give them, to the whole numbers a topology keeps.
 
 Is: `8` (Gb/s) or `"400Gb/s"` or `"46 GB/s"` -> bytes per second; `"5us"` -> picoseconds. Is not: formatting (units.py).
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Union
+from collections.abc import Sequence
+from typing import Any, Union
 
 from ..errors import UsageError
 from ..units import Duration, parse_duration
@@ -49,3 +50,22 @@ def parse_latency(latency: Duration, what: str) -> int:
     if picoseconds >= 2**62:
         raise UsageError(f"{what} {latency!r}: expected less than 4e6 s.")
     return picoseconds
+
+
+def whole(value: Any, what: str, low: int, high: int | None = None) -> int:
+    """`value` as an int in [low, high], or UsageError."""
+    wrong = isinstance(value, bool) or not hasattr(value, "__index__")
+    if wrong or value < low or (high is not None and value > high):
+        span = f"{low} or more" if high is None else f"{low} to {high}"
+        raise UsageError(f"{what} {value!r}: expected a whole number, {span}.")
+    return int(value)
+
+
+def whole_list(sizes: Union[int, Sequence[int]], nodes: int) -> list[int]:
+    """Ranks of each node."""
+    nodes = whole(nodes, "nodes", 1)
+    if isinstance(sizes, (str, bytes)) or not hasattr(sizes, "__len__"):
+        return [whole(sizes, "gpus_per_node", 1)] * nodes
+    if len(sizes) != nodes:
+        raise UsageError(f"gpus_per_node lists {len(sizes)} nodes: expected {nodes}, one number per node.")
+    return [whole(size, "gpus_per_node", 1) for size in sizes]
