@@ -3,9 +3,10 @@
     simulate(schedule, topology)                                   a Trace, a span for every op
     simulate("all_reduce", topology, "64MiB", algorithm="ring")    plans it first
     simulate("all_reduce", "h100:nodes=16384", "1GiB")             131,072 ranks: a Summary, exact all the same
+    simulate("all_to_all", "llama3_24k:nodes=64", tier="shared")   links between switches shared by all transfers
 
-Is: the composition of planner and simulator; the user never says which form of a schedule is used. Is not: another model. Invariant: a
-Summary's times are those that the Trace would have, to the picosecond.
+Is: the composition of planner and simulator; the user never says which form of a schedule is used. Is not: another model (tiers:
+docs/simulator.md). Invariant: a Summary's times are those that the Trace would have, to the picosecond.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from .errors import UnsupportedError, UsageError, suggest
 from .ir import Outline, Schedule
 from .ir.collectives import check_names
 from .planner import outline, plan
-from .simulator import Inapplicable, Summary, summarize
+from .simulator import Inapplicable, Job, Summary, simulate_shared, summarize
 from .simulator import simulate as simulate_schedule
 from .simulator.exact import late_times_ps
 from .topo import Topology, topology_from_text
@@ -31,18 +32,22 @@ __all__ = ["degrade", "simulate"]
 # Up to so many ops a Trace is made, and a schedule is unrolled where nothing else works: 2 s and 2 GB.
 MOST_SPANS, MOST_ROWS = 500_000, 4_000_000
 
+TIERS = ("exact", "shared")
+
 Result = Union[Trace, Summary]
 
 
 def simulate(what: Schedule | Outline | str, topology: Topology | str, nbytes: Size | None = None, dtype: str | None = None,
              counts: Any = None, late: Any = None, compute_ps: Any = None, alpha: Duration = 0, interference: float = 1.0, *,
-             faults: Sequence[str] = (), result: str = "auto", **options: Any) -> Result:  # fmt: skip
+             faults: Sequence[str] = (), result: str = "auto", tier: str = "exact", jobs: Sequence[Job] = (),
+             **options: Any) -> Result:  # fmt: skip
     """The times of a collective on the modelled links of `topology`.
 
     what: a Schedule, or the name of a collective, which is planned with `options` (those of `plan`: algorithm, redop, in_place, root,
     peer, channels, mapped). topology: a Topology, or its text ("h100:nodes=4"). nbytes, dtype, counts, late, compute_ps, alpha,
     interference: as `ccl_lab.simulator.simulate`. faults: texts as `degrade` takes them. result: "trace", "summary", or "auto": a Trace
-    up to 500,000 ops, a Summary (the end of every rank, bandwidths) above.
+    up to 500,000 ops, a Summary (the end of every rank, bandwidths) above. tier: "exact", or "shared": links carry all their transfers
+    at one time, fairly, those of other `jobs` (simulator.Job) too.
 
     Raises UsageError for an unknown name, option, fault or size, ShapeError where schedule and topology differ in ranks, UnsupportedError
     for a schedule that can only be timed op by op and has too many. Cost: milliseconds for a few ranks; a second for 131,072.
@@ -55,8 +60,17 @@ def simulate(what: Schedule | Outline | str, topology: Topology | str, nbytes: S
         raise UsageError(f"topology {topology!r}: expected a Topology, or text such as 'h100:nodes=4'.")
     if result not in ("auto", "trace", "summary"):
         raise UsageError(f"result {result!r}: expected auto, trace or summary.{suggest(str(result), ('auto', 'trace', 'summary'))}")
+    if tier not in TIERS or (jobs and tier != "shared"):
+        raise UsageError(f"tier {tier!r}{' with jobs' * bool(jobs)}: expected 'exact', or 'shared' (which alone takes jobs)."
+                         f"{suggest(str(tier), TIERS)}")  # fmt: skip
     where, fault_late = degrade(where, faults)
     late = _both(late, fault_late, where.n_ranks)
+    if tier == "shared":
+        schedule = _schedule(what, where, nbytes, dtype, counts, options)
+        if isinstance(what, str):
+            nbytes = dtype = counts = None
+        trace = simulate_shared(schedule, where, nbytes, dtype, counts, late, compute_ps, alpha, interference, jobs=jobs)
+        return _summary_of(trace) if result == "summary" or (result == "auto" and len(schedule.ops) > MOST_SPANS) else trace
     if isinstance(what, Schedule):
         _no_options(options)
         trace = simulate_schedule(what, where, nbytes, dtype, counts, late, compute_ps, alpha, interference)
@@ -75,6 +89,28 @@ def simulate(what: Schedule | Outline | str, topology: Topology | str, nbytes: S
         trace = simulate_schedule(plan(what, where, counts=counts, **options), where, late=late, alpha=alpha)
         return _summary_of(trace) if result == "summary" else trace
     return _outlined(outline(what, where, **options), where, None, None, late, alpha, result)
+
+
+def _schedule(what: Any, topology: Topology, nbytes: Size | None, dtype: str | None, counts: Any, options: Mapping[str, Any]) -> Schedule:
+    """The ops of what is simulated, for a tier that needs all of them."""
+    if isinstance(what, Schedule):
+        _no_options(options)
+        return what
+    if isinstance(what, str):
+        check_names(what, dtype or "float32")
+        _known_options(options)
+        planned = {**options, "nbytes": "1MiB" if nbytes is None else nbytes, "dtype": dtype or "float32"}
+        if counts is not None or what == "all_to_allv":
+            return plan(what, topology, counts=counts, **planned)
+        what = outline(what, topology, **planned)
+    else:
+        _no_options(options)
+    if not isinstance(what, Outline):
+        raise UsageError(f"simulate({what!r}): expected a Schedule, or the name of a collective.")
+    if what.ops_about > MOST_ROWS:
+        raise UnsupportedError(f"a schedule of about {what.ops_about:,} ops: where links are shared at most {MOST_ROWS:,} are unrolled. "
+                               "Take fewer nodes or another algorithm, or simulate outline(...).unroll(), where memory allows.")
+    return what.unroll()
 
 
 def _outlined(what: Outline, topology: Topology, nbytes: Size | None, dtype: str | None, late: Any, alpha: Duration, result: str) -> Result:
@@ -96,7 +132,8 @@ def _summary_of(trace: Trace) -> Summary:
     """The Summary of a whole trace."""
     meta = {name: value for name, value in trace.meta.items() if name not in ("topology", "schedule_digest", "n_levels")}
     return Summary({**meta, "finish_ps": np.asarray(meta["finish_ps"], np.int64), "topology": trace.meta["topology"]["name"],
-                    "tier": "exact", "evaluated": {"as": "ops", "ops": trace.meta["n_ops"]}, "late_ranks": 0, "reasons": []})
+                    "tier": meta.get("tier", "exact"), "evaluated": {"as": "ops", "ops": trace.meta["n_ops"]}, "late_ranks": 0,
+                    "reasons": []})
 
 
 def _no_options(options: Mapping[str, Any]) -> None:

@@ -36,6 +36,8 @@ def add_commands(commands: Any) -> None:
     simulate.add_argument("--fault", action="append", default=[], metavar="SPEC",
                           help="what is wrong from the first byte on: nic:node=7,nic=2 (gone), nic:node=7,nic=2,factor=4 (slower), "
                                "rank:rank=3,factor=2, rank:rank=3,late=1ms (repeatable)")  # fmt: skip
+    simulate.add_argument("--tier", default="exact", metavar="NAME",
+                          help="exact, or shared: transfers share links, those between switches too (default: %(default)s)")  # fmt: skip
     simulate.add_argument("--channels", type=int, metavar="N", help="streams per rank (default: by NICs)")
     simulate.set_defaults(run=run_simulate)
 
@@ -102,10 +104,10 @@ def run_simulate(arguments: argparse.Namespace) -> int:
     begin = time.perf_counter()
     topology, late = degrade(topology_from_text(arguments.topology), arguments.fault)
     if arguments.schedule:
-        found = simulate(schedule_from(arguments, topology), topology, late=late)
+        found = simulate(schedule_from(arguments, topology), topology, late=late, tier=arguments.tier)
     else:
         options = plan_options(arguments) | ({} if arguments.channels is None else {"channels": arguments.channels})
-        found = simulate(arguments.collective, topology, arguments.bytes, arguments.dtype, late=late,
+        found = simulate(arguments.collective, topology, arguments.bytes, arguments.dtype, late=late, tier=arguments.tier,
                          result="trace" if arguments.out else "auto", algorithm=arguments.algorithm, redop=arguments.redop, **options)
     wall_s = time.perf_counter() - begin
     if arguments.out:
@@ -115,7 +117,8 @@ def run_simulate(arguments: argparse.Namespace) -> int:
         "op": meta["collective"], "algorithm": meta["algorithm"], "ranks": topology.n_ranks, "nodes": topology.n_nodes,
         "bytes": int(meta["nbytes"]), "dtype": meta["dtype"], "redop": meta["redop"], "in_place": bool(arguments.in_place),
         "time_us": float(meta["time_us"]), "algbw_gbytes_per_s": meta["algbw_gbytes_per_s"],
-        "busbw_gbytes_per_s": meta["busbw_gbytes_per_s"], "source": "simulated", "ops": int(meta["n_ops"]), "faults": len(arguments.fault),
+        "busbw_gbytes_per_s": meta["busbw_gbytes_per_s"], "source": "simulated", "tier": arguments.tier,
+        "ops": int(meta["n_ops"]), "faults": len(arguments.fault),
         "result": "summary" if isinstance(found, Summary) else "trace", "wall_s": wall_s,
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }  # fmt: skip

@@ -11,8 +11,11 @@ import pytest
 
 import ccl_lab as ccl
 from ccl_lab.errors import DecodeError, ShapeError, UnsupportedError, UsageError
+from ccl_lab.planner import outline
 from ccl_lab.simulation import degrade
+from ccl_lab.simulator import Job, simulate_shared
 from ccl_lab.sweeping import SweepError
+from ccl_lab.topo import Topology
 
 SMALL = "cluster:nodes=2,gpus_per_node=2,nics_per_node=2,nic_gbits_per_s=8"
 
@@ -45,6 +48,31 @@ def test_what_needs_its_ops_is_unrolled_where_it_is_small_and_refused_where_not(
         ccl.simulate("all_reduce", "h100:nodes=4096", "64MiB", algorithm="double_binary_tree")
     with pytest.raises(UnsupportedError, match="at most 4,000,000"):
         ccl.simulate("all_reduce", "h100:nodes=4096", "64MiB", algorithm="ring", result="trace")
+
+
+def test_the_shared_tier_takes_the_same_words() -> None:
+    topology = Topology.preset("rail_leaf_spine", nodes=2)
+    schedule = ccl.plan("all_reduce", topology, nbytes="1MiB", algorithm="ring")
+    known = simulate_shared(schedule, topology)
+    for what in (schedule, outline("all_reduce", topology, nbytes="1MiB", algorithm="ring")):
+        assert ccl.simulate(what, topology, tier="shared").meta["time_ps"] == known.meta["time_ps"]
+    assert ccl.simulate("all_reduce", topology, "1MiB", algorithm="ring", tier="shared").meta["time_ps"] == known.meta["time_ps"]
+    summary = ccl.simulate("all_reduce", topology, "1MiB", algorithm="ring", tier="shared", result="summary")
+    assert summary.meta["tier"] == "shared" and summary.time_ps == known.meta["time_ps"]
+    beside = ccl.simulate(schedule, topology, tier="shared", jobs=[Job(schedule)])
+    assert beside.meta["time_ps"] > known.meta["time_ps"]
+    slower = ccl.simulate(schedule, topology, tier="shared", faults=["nic:node=1,nic=0,factor=4"])
+    assert slower.meta["time_ps"] > known.meta["time_ps"]
+    with pytest.raises(UsageError, match="tier 'share': expected 'exact', or 'shared'.*Did you mean 'shared'"):
+        ccl.simulate(schedule, topology, tier="share")
+    with pytest.raises(UsageError, match="with jobs"):
+        ccl.simulate(schedule, topology, jobs=[Job(schedule)])
+    with pytest.raises(UnsupportedError, match="at most 4,000,000 are unrolled"):
+        ccl.simulate("all_reduce", "h100:nodes=16384", "1GiB", algorithm="ring", tier="shared")
+    with pytest.raises(UsageError, match="already planned"):
+        ccl.simulate(schedule, topology, tier="shared", algorithm="ring")
+    with pytest.raises(UsageError, match="expected a Schedule"):
+        ccl.simulate(7, topology, tier="shared")
 
 
 def test_faults_change_the_topology() -> None:
