@@ -200,6 +200,18 @@ TEST(memory_that_is_not_registered_is_staged_and_comes_out_right) {
   CHECK_EQ(ranks.transport(0).n_registered(0), std::size_t{0});
 }
 
+TEST(links_of_a_nic_share_what_is_staged_in) {
+  VerbsOptions options = small_verbs();
+  options.registration = Registration::off;
+  options.spread.inflight_max = 64;  // the first link could fill all of it
+  MockVerbsMesh mesh(3, 1, options, 1);
+  std::vector<std::byte> source(8 << 20);
+  fill(source.data(), source.size(), 8);
+  for (const int peer : {1, 2}) CHECK_OK(mesh.transport(0).put(put_to(peer, source.data(), 8 << 20)));
+  CHECK(mesh.completed(0, 2));
+  for (const int peer : {1, 2}) CHECK(std::memcmp(source.data(), mesh.memory(peer), 8 << 20) == 0);
+}
+
 TEST(only_the_chunks_that_are_used_are_registered_and_none_is_left) {
   Ranks ranks;
   CHECK_OK(ranks.transport(0).put(put_to(1, ranks.memory(0) + (3 << 20), 1000)));

@@ -259,6 +259,7 @@ class VerbsLink {
   bool retired_ = false;
   bool armed_ = false;
   bool posted_ = false;                // something was, since the last pump
+  bool starved_ = false;               // no room to stage in: other links of the NIC have it
   std::size_t turn_broken_ = 0;
 
   std::unique_ptr<verbs::CompletionQueue> completions_;

@@ -21,7 +21,7 @@ int VerbsLink::serve(std::int64_t now_ns, std::vector<Completion>& completions) 
   if (ended_.ok() && up()) {
     return_receives();
     if (ack_ns_ <= now_ns) ack_due_ = true;
-    if (done > 0 || posted_ || ack_due_) {
+    if (done > 0 || posted_ || ack_due_ || starved_) {
       const std::uint32_t number = number_;
       pump(now_ns, completions);
       done += number_ != number;

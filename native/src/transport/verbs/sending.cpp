@@ -106,7 +106,8 @@ bool VerbsLink::find_local(const Item& item, int inline_bytes, Ends& ends) {
   }
   ends.nbytes = std::min(ends.nbytes, Stage::kMostPiece);
   ends.local = adapter_.stage().take(ends.nbytes, ends.ticket);
-  if (ends.local == nullptr) return false;
+  starved_ = ends.local == nullptr;
+  if (starved_) return false;
   ends.lkey = adapter_.stage().lkey();
   if (!item.is_get) std::memcpy(ends.local, local, ends.nbytes);
   return true;
@@ -318,7 +319,7 @@ void VerbsLink::send_ack(std::int64_t now_ns) {
 }
 
 void VerbsLink::pump(std::int64_t now_ns, std::vector<Completion>& completions) {
-  posted_ = false;
+  posted_ = starved_ = false;
   if (!up() || !ended_.ok()) return;
   while (!sprayed_.empty() && ended_.ok() && tell_sprayed(now_ns)) {}
   while (!puts_.empty() && ended_.ok() && cut_put(now_ns, completions)) {}
