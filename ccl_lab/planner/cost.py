@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -91,9 +90,16 @@ class Cost(NamedTuple):
     memory_bytes: float = 0.0
 
 
-@lru_cache(maxsize=64)
 def machine(topology: Topology) -> Machine:
     """The numbers of a topology; NICs that are down do not count."""
+    # Kept with the topology: to find it in a cache by its value would cost more than the numbers, where there are many nodes.
+    kept: dict[str, Machine] = topology.__dict__
+    if "_machine" not in kept:
+        kept["_machine"] = _machine(topology)
+    return kept["_machine"]
+
+
+def _machine(topology: Topology) -> Machine:
     up = topology.nic_bytes_per_s[topology.nic_bytes_per_s > 0]
     one = float(up.min()) if len(up) else math.inf
     whole = topology.nic_bytes_per_s.reshape(topology.n_nodes, -1).sum(axis=1)

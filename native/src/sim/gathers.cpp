@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <new>
 #include <tuple>
+#include <unordered_map>
 #include <vector>
 
 #include "exact.hpp"
@@ -57,8 +58,26 @@ class Gathers {
     return static_cast<std::size_t>((node_ * in_.group + rank) * in_.slices + slice);
   }
 
-  // Slices that ended in one batch, by (slice, rank): their puts are ops slice by slice, distance by distance, rank by rank.
+  // Slices that ended in one batch, by (slice, rank). The order of their puts depends on which ranks these are, and is kept.
   void batch(std::span<const Slice> slices) {
+    const bool one_slice = slices.front().slice == slices.back().slice && group_ <= 64;
+    if (!one_slice) {
+      line_up(slices);
+      for (const Put& put : puts_) take(put, put.slice);
+      return;
+    }
+    std::uint64_t ranks = 0;
+    for (const Slice& each : slices) ranks |= std::uint64_t{1} << each.rank;
+    const auto [known, is_new] = lines_.try_emplace(ranks);
+    if (is_new) {
+      line_up(slices);
+      known->second = puts_;
+    }
+    for (const Put& put : known->second) take(put, slices.front().slice);
+  }
+
+  // Puts are ops slice by slice, distance by distance, rank by rank; they are served by (turn, op).
+  void line_up(std::span<const Slice> slices) {
     puts_.clear();
     turns_.clear();
     for (std::size_t first = 0, last = 0; first < slices.size(); first = last) {
@@ -72,15 +91,14 @@ class Gathers {
       }
     }
     const auto earlier = [](const Put& a, const Put& b) { return std::tie(a.turn, a.op) < std::tie(b.turn, b.op); };
-    if (!std::is_sorted(puts_.begin(), puts_.end(), earlier)) std::sort(puts_.begin(), puts_.end(), earlier);
-    for (const Put& put : puts_) take(put);
+    std::sort(puts_.begin(), puts_.end(), earlier);
   }
 
-  void take(const Put& put) {
-    const auto size = static_cast<std::size_t>(put.from * in_.slices + put.slice);
+  void take(const Put& put, std::int32_t slice) {
+    const auto size = static_cast<std::size_t>(put.from * in_.slices + slice);
     const auto sizes = static_cast<std::size_t>(in_.group * in_.slices);
     std::int64_t &tx = free_[static_cast<std::size_t>(put.from)], &rx = free_[static_cast<std::size_t>(group_ + put.to)];
-    const std::int64_t start = std::max({in_.end_ps[place(put.from, put.slice)], in_.late_ps[port(put.to)], tx, rx});
+    const std::int64_t start = std::max({in_.end_ps[place(put.from, slice)], in_.late_ps[port(put.to)], tx, rx});
     tx = start + busy_[port(put.from) * sizes + size];
     rx = start + busy_[port(put.to) * sizes + size];
     const std::int64_t left = std::max(tx, rx);
@@ -102,6 +120,7 @@ class Gathers {
   std::vector<std::int64_t> free_;  // sending sides, then receiving sides
   std::vector<Slice> ended_;
   std::vector<Put> puts_;
+  std::unordered_map<std::uint64_t, std::vector<Put>> lines_;  // by the ranks whose slice ended
 };
 
 bool good(const GathersInput& in, std::span<const std::int64_t> finish_ps) {

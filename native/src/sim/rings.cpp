@@ -53,7 +53,7 @@ RingsStatus circle(const RingsInput& in, RingsOutput& out) {
       if (!begun && u + 1 < in.units) sent = std::move(first[static_cast<std::size_t>(u)]);
       if (const auto status = unit.visit(u, received, sent); status != RingsStatus::ok) return status;
       received.swap(sent);
-      for (Stream& each : sent) each = Stream(in.stations * in.depth);
+      for (Stream& each : sent) each.clear();
     }
     begun = true;
   }

@@ -64,14 +64,11 @@ class Stream {
     std::size_t begin = end - period_;
     while (begin > last.first && values_[begin - 1 + period_] - values_[begin - 1] == slope_of(slopes, end, begin - 1)) --begin;
     const auto taken = static_cast<std::int64_t>(end - begin);
-    std::vector<Message> loop(values_.begin() + static_cast<std::ptrdiff_t>(begin),
-                              values_.begin() + static_cast<std::ptrdiff_t>(begin + period_));
-    for (std::size_t i = 0; i < period_; ++i) loop.push_back(slope_of(slopes, end, begin + i));
-    values_.resize(begin);
+    values_.resize(begin + 2 * period_);
+    for (std::size_t i = 0; i < period_; ++i) values_[begin + period_ + i] = slope_of(slopes, end, begin + i);
     last.count -= taken;
     if (last.count == 0) parts_.pop_back();
-    parts_.push_back({taken + count, values_.size(), true});
-    values_.insert(values_.end(), loop.begin(), loop.end());
+    parts_.push_back({taken + count, begin, true});
   }
 
   [[nodiscard]] const std::vector<Part>& parts() const { return parts_; }

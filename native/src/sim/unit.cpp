@@ -223,7 +223,7 @@ RingsStatus Unit::begin(std::int64_t unit, std::vector<Stream>& sent) {
   return status_;
 }
 
-void Unit::round(std::vector<Reader>& readers, std::vector<Stream>& sent) {
+void Unit::round(std::vector<Stream>& sent) {
   const std::int64_t now = round_[static_cast<std::size_t>(unit_)];
   const std::int64_t slice = most_slices_ == 1 ? 0 : now / per_slice_, first = now - slice * per_slice_;
   for (std::int64_t i = 0; i < in_.stations; ++i) {
@@ -231,7 +231,7 @@ void Unit::round(std::vector<Reader>& readers, std::vector<Stream>& sent) {
     if (message >= per_slice_) break;  // only where stations > 1, and then there is one slice
     for (std::int64_t c = 0; c < in_.chains; ++c) {
       if (slice >= in_.slices[static_cast<std::size_t>(c)]) continue;
-      const Message came = i == 0 ? readers[static_cast<std::size_t>(c)].next() : mail(c, i, message);
+      const Message came = i == 0 ? readers_[static_cast<std::size_t>(c)].next() : mail(c, i, message);
       handle(at(c, i, slice, message), came, sent);
     }
   }
@@ -245,13 +245,14 @@ bool Unit::at_work(std::size_t chain) const {
 
 RingsStatus Unit::visit(std::int64_t unit, const std::vector<Stream>& received, std::vector<Stream>& sent) {
   select(unit);
-  std::vector<Reader> readers(received.begin(), received.end());
+  readers_.clear();
+  for (const Stream& each : received) readers_.emplace_back(each);
   std::int64_t& now = round_[static_cast<std::size_t>(unit)];
   while (now < rounds_ && status_ == RingsStatus::ok) {
-    for (std::size_t c = 0; c < readers.size(); ++c)
-      if (at_work(c) && readers[c].empty()) return status_;
-    if (in_.jumps && in_.n_sizes == 1 && jump(readers, sent)) continue;
-    round(readers, sent);
+    for (std::size_t c = 0; c < readers_.size(); ++c)
+      if (at_work(c) && readers_[c].empty()) return status_;
+    if (in_.jumps && in_.n_sizes == 1 && jump(sent)) continue;
+    round(sent);
   }
   return status_;
 }
@@ -293,12 +294,12 @@ void Unit::watch() {
 }
 
 // Called before every round: where the last two periods were alike, goes over as many more as will be. True where it did.
-bool Unit::jump(std::vector<Reader>& readers, std::vector<Stream>& sent) {
+bool Unit::jump(std::vector<Stream>& sent) {
   std::int64_t taken = kAlways, left = kAlways;
-  for (std::size_t c = 0; c < readers.size(); ++c) {
+  for (std::size_t c = 0; c < readers_.size(); ++c) {
     if (!at_work(c)) continue;
-    taken = std::min(taken, readers[c].taken());
-    left = std::min(left, readers[c].left());
+    taken = std::min(taken, readers_[c].taken());
+    left = std::min(left, readers_[c].left());
   }
   noting_ = noting_ && alike_ > 0;
   if (!noting_) {
@@ -315,7 +316,7 @@ bool Unit::jump(std::vector<Reader>& readers, std::vector<Stream>& sent) {
     if (repeats > 0) {
       noting_ = false;
       if (!repeat(repeats)) status_ = RingsStatus::overflow;
-      pass_on(repeats, readers, sent);
+      pass_on(repeats, sent);
       return true;
     }
     choices_before_.swap(choices_);
@@ -339,15 +340,15 @@ bool Unit::repeat(std::int64_t repeats) {
   return true;
 }
 
-void Unit::pass_on(std::int64_t repeats, std::vector<Reader>& readers, std::vector<Stream>& sent) {
-  std::vector<Message> slopes(static_cast<std::size_t>(period_));
-  for (std::size_t c = 0; c < readers.size(); ++c) {
+void Unit::pass_on(std::int64_t repeats, std::vector<Stream>& sent) {
+  slopes_.resize(static_cast<std::size_t>(period_));
+  for (std::size_t c = 0; c < readers_.size(); ++c) {
     if (!at_work(c)) continue;
-    readers[c].skip(repeats * period_);
+    readers_[c].skip(repeats * period_);
     const std::vector<Message>& last = sent_[c];  // of two periods; none where this is the last step
     if (last.empty()) continue;
-    for (std::size_t i = 0; i < slopes.size(); ++i) slopes[i] = last[slopes.size() + i] - last[i];
-    sent[c].push_loop(slopes, repeats * period_);
+    for (std::size_t i = 0; i < slopes_.size(); ++i) slopes_[i] = last[slopes_.size() + i] - last[i];
+    sent[c].push_loop(slopes_, repeats * period_);
   }
   round_[static_cast<std::size_t>(unit_)] += repeats * period_;
   jumped += repeats * period_;

@@ -77,7 +77,7 @@ class Unit {
 
   void select(std::int64_t unit);
   [[nodiscard]] At at(std::int64_t chain, std::int64_t station, std::int64_t slice, std::int64_t message);
-  void round(std::vector<Reader>& readers, std::vector<Stream>& sent);
+  void round(std::vector<Stream>& sent);
   void handle(const At& at, const Message& message, std::vector<Stream>& sent);
   void wait(Station& station, const Message& message);
   void send_first(At at, std::vector<Stream>& sent);
@@ -88,10 +88,10 @@ class Unit {
   void warm_up(std::vector<Stream>& sent);
   void enter_slice(const At& at);
 
-  bool jump(std::vector<Reader>& readers, std::vector<Stream>& sent);
+  bool jump(std::vector<Stream>& sent);
   void watch();
   [[nodiscard]] bool repeat(std::int64_t repeats);
-  void pass_on(std::int64_t repeats, std::vector<Reader>& readers, std::vector<Stream>& sent);
+  void pass_on(std::int64_t repeats, std::vector<Stream>& sent);
   [[nodiscard]] bool steady() const;
   [[nodiscard]] bool at_work(std::size_t chain) const;
   [[nodiscard]] std::int64_t rounds_alike() const;
@@ -134,6 +134,8 @@ class Unit {
   bool noting_ = false;
   std::int64_t seen_ = 0, alike_ = 0;  // rounds since this began, and rounds from here on that do the same kind of work
   std::vector<std::int64_t> last_, change_, change_before_;
+  std::vector<Reader> readers_;
+  std::vector<Message> slopes_;
   std::vector<std::vector<Message>> sent_;  // per chain: messages of the last two periods
   Choices choices_, choices_before_;
 };
