@@ -1,6 +1,7 @@
 #include "flow.hpp"
 
 #include <algorithm>
+#include <bit>
 
 #include "ccl_lab/schema.hpp"
 #include "exact.hpp"
@@ -17,9 +18,10 @@ constexpr std::size_t kKnown = 1024;
 
 Flow::Flow(const FlowLinks& links)
     : links_(links), channels_(static_cast<std::size_t>(links.ranks * links.channels)), served_(links.bytes_per_s.size()),
-      first_counter_(channels_.size(), -1), known_(kKnown) {
+      first_counter_(channels_.size(), -1), listed_(channels_.size(), 0), known_(kKnown) {
   for (std::size_t i = 0; i < channels_.size(); ++i)
     channels_[i].clock_ps = channels_[i].left_ps = links.late_ps[i / static_cast<std::size_t>(links.channels)];
+  chunk_bytes_ = links.count % links.parts == 0 ? links.count / links.parts * links.itemsize : -1;
   find_shared();
 }
 
@@ -40,6 +42,7 @@ FlowStatus Flow::run(const FlowOps& ops) {
   first_op_ = op_;
   contending_.clear();
   for (std::size_t i = 0; i < ops.rank.size(); ++i) {
+    fetch(ops, i + 12);
     if (!in_range(ops, i)) return FlowStatus::bad_op;
     if (contends(ops, i)) {
       contending_.emplace_back(next_batch(ops, i), i);
@@ -52,6 +55,20 @@ FlowStatus Flow::run(const FlowOps& ops) {
     if (const FlowStatus status = row(ops, i); status != FlowStatus::ok) return status;
   op_ = first_op_ + static_cast<std::int64_t>(ops.rank.size());
   return FlowStatus::ok;
+}
+
+// What an op further on will touch, so that memory is on its way: peers of a step lie far apart.
+void Flow::fetch(const FlowOps& ops, std::size_t i) const {
+  if (i >= ops.rank.size() || !in_range(ops, i) || ops.peer[i] < 0) return;
+  const auto kind = static_cast<Kind>(ops.kind);
+  const std::int32_t destination = kind == Kind::wait ? ops.rank[i] : ops.peer[i];
+  if (ops.sig_channel[i] >= 0) {
+    const std::int32_t first = first_counter_[static_cast<std::size_t>(destination * links_.channels + ops.sig_channel[i])];
+    if (first >= 0) __builtin_prefetch(&counters_[static_cast<std::size_t>(first)]);
+  }
+  if (kind != Kind::put || ops.peer[i] == ops.rank[i]) return;
+  const auto [a, b] = path(ops, i);
+  if (b >= 0) __builtin_prefetch(&served_[static_cast<std::size_t>(b)], 1);
 }
 
 bool Flow::contends(const FlowOps& ops, std::size_t i) const {
@@ -108,7 +125,7 @@ FlowStatus Flow::row(const FlowOps& ops, std::size_t i) {
 
 std::int64_t Flow::bytes(const FlowOps& ops, std::size_t i) const {
   const std::int64_t first = ops.chunk[i], span = ops.n_chunks[i];
-  if (links_.count % links_.parts == 0) return span * (links_.count / links_.parts) * links_.itemsize;
+  if (chunk_bytes_ >= 0) return span * chunk_bytes_;
   const auto offset = [&](std::int64_t chunk) {
     const std::int64_t block = chunk / links_.parts, part = chunk % links_.parts;
     return block * links_.count + part * links_.count / links_.parts;
@@ -209,9 +226,16 @@ FlowStatus Flow::wait(const FlowOps& ops, std::size_t i, Channel& at) {
 }
 
 Flow::Counter& Flow::counter(std::int32_t destination, std::int32_t source, std::int32_t sig_channel) {
-  std::int32_t& first = first_counter_[static_cast<std::size_t>(destination * links_.channels + sig_channel)];
+  const auto list = static_cast<std::size_t>(destination * links_.channels + sig_channel);
+  std::int32_t& first = first_counter_[list];
+  // Most lists are of partners at distances of powers of two: one bit each says who cannot be in the list.
+  const auto apart = static_cast<std::uint32_t>(destination ^ source);
+  const int zeros = apart == 0 ? 0 : std::countr_zero(apart);
+  const std::uint64_t bit = std::uint64_t{1} << ((zeros * 3 + static_cast<int>((apart >> zeros >> 1) & 3u)) % 64);
+  const bool maybe = (listed_[list] & bit) != 0;
+  listed_[list] |= bit;
   std::int32_t before = -1;
-  for (std::int32_t at = first; at >= 0; before = at, at = counters_[static_cast<std::size_t>(at)].next) {
+  for (std::int32_t at = maybe ? first : -1; at >= 0; before = at, at = counters_[static_cast<std::size_t>(at)].next) {
     Counter& found = counters_[static_cast<std::size_t>(at)];
     if (found.source != source) continue;
     if (before >= 0) {  // to the front: it is asked for again soon

@@ -65,6 +65,7 @@ class Flow {
 
   FlowStatus row(const FlowOps& ops, std::size_t i);
   void find_shared();
+  void fetch(const FlowOps& ops, std::size_t i) const;
   [[nodiscard]] bool contends(const FlowOps& ops, std::size_t i) const;
   [[nodiscard]] std::int64_t next_batch(const FlowOps& ops, std::size_t i);
   FlowStatus transfer(const FlowOps& ops, std::size_t i, Channel& channel);
@@ -84,9 +85,11 @@ class Flow {
 
   FlowLinks links_;
   std::int64_t op_ = 0, first_op_ = 0;  // the one at work, and the first of its group
+  std::int64_t chunk_bytes_ = -1;       // -1: chunks differ
   std::vector<Channel> channels_;
   std::vector<Served> served_;
   std::vector<std::int32_t> first_counter_;  // per (destination, channel): a list
+  std::vector<std::uint64_t> listed_;        // per list: bits of the sources that may be in it
   std::deque<Counter> counters_;  // grows without being copied
   std::vector<bool> shared_;      // by link: several channels or ranks use it
   std::vector<std::pair<std::int64_t, std::size_t>> contending_;
