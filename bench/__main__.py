@@ -16,6 +16,7 @@ BENCHMARKS = (
     "trace_overhead",
     "start_up",
     "simulated_against_measured",
+    "simulated_scale",
     "timeline_fps",
     "trace_import",
     "live_stream",

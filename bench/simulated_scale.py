@@ -1,0 +1,86 @@
+"""What a simulation of 131,072 GPUs costs: time and memory of a cold call on one core, beside what other simulators take.
+
+Is not: a test of the times simulated (tests/sim holds them to the picosecond). Each case is a process of its own, from its start on; a
+redraw is the second simulation of a process, with another NIC at fault.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+from .record import percentiles
+
+ITERATIONS = 5
+TIMES = ("call_s", "call_cpu_s", "process_cpu_s")
+
+# Measured with 2 cores on a machine of the same kind as the records of this repository; all_reduce of 1 GiB. Not measured in this run.
+PEERS = {
+    "ASTRA-sim (analytical back end), flat ring, 512 ranks": {"cpu_s": [1.5, 2.5]},
+    "ASTRA-sim (analytical back end), flat ring, 4,096 ranks": {"cpu_s": [180, 354], "memory_bytes": 5.6e9},
+    "ASTRA-sim (analytical back end), flat ring, 131,072 ranks": {"cpu_s": None, "why": "does not start"},
+    "LogGOPSim, recursive doubling, 131,072 ranks": {"wall_s": 3.7, "prepare_s": 10.3, "input_bytes": 745e6},
+    "SimAI-Analytical": {"wall_s": 0.05, "why": "no schedule and no latency term"},
+}
+
+_H100 = "h100:nodes=16384"
+_FLAT = "cluster:nodes={n},gpus_per_node=1,nics_per_node=1,nic_gbits_per_s=400"
+CASES: dict[str, dict[str, Any]] = {
+    "hierarchical, 131,072 ranks": {"topology": _H100, "algorithm": "hierarchical"},
+    "hierarchical, 131,072 ranks, a NIC gone": {"topology": _H100, "algorithm": "hierarchical", "faults": ["nic:node=7,nic=2"]},
+    "recursive doubling, 131,072 ranks": {"topology": _H100, "algorithm": "recursive_doubling"},
+    "halving-doubling, 131,072 ranks": {"topology": _H100, "algorithm": "halving_doubling"},
+    "flat ring, 131,072 ranks, a NIC 4 times slower": {"topology": _H100, "algorithm": "ring", "faults": ["nic:node=7,nic=0,factor=4"]},
+    "flat ring, 131,072 nodes of one rank, a NIC 4 times slower": {
+        "topology": _FLAT.format(n=131072), "algorithm": "ring", "faults": ["nic:node=7,nic=0,factor=4"]},
+    "flat ring, 4,096 nodes of one rank": {"topology": _FLAT.format(n=4096), "algorithm": "ring"},
+    "second call: flat ring, 4,096 nodes of one rank": {"topology": _FLAT.format(n=4096), "algorithm": "ring", "before": []},
+    "flat ring, 512 nodes of one rank": {"topology": _FLAT.format(n=512), "algorithm": "ring"},
+    "redraw: hierarchical, 131,072 ranks, another NIC gone": {
+        "topology": _H100, "algorithm": "hierarchical", "faults": ["nic:node=9,nic=3"], "before": ["nic:node=7,nic=2"]},
+    "redraw: hierarchical, 131,072 ranks, another NIC slower": {
+        "topology": _H100, "algorithm": "hierarchical", "faults": ["nic:node=9,nic=3,factor=2"], "before": ["nic:node=7,nic=2"]},
+}  # fmt: skip
+
+_CHILD = """
+import json, resource, sys, time
+case = json.loads(sys.argv[1])
+import ccl_lab as ccl
+from ccl_lab.topo import topology_from_text
+before = case.pop("before", None)
+if before is not None:
+    case["topology"] = topology_from_text(case["topology"])
+    ccl.simulate("all_reduce", nbytes="1GiB", **{**case, "faults": before})
+wall, cpu = time.perf_counter(), time.process_time()
+found = ccl.simulate("all_reduce", nbytes="1GiB", **case)
+used = resource.getrusage(resource.RUSAGE_SELF)
+print(json.dumps({"call_s": time.perf_counter() - wall, "call_cpu_s": time.process_time() - cpu,
+                  "process_cpu_s": used.ru_utime + used.ru_stime, "peak_rss_bytes": used.ru_maxrss * 1024, "time_us": found.time_us}))
+"""
+
+
+def _one(case: dict[str, Any]) -> dict[str, float]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", _CHILD, json.dumps(case)], check=True, capture_output=True, text=True, env=environment)
+    return json.loads(done.stdout)
+
+
+def run() -> dict[str, Any]:
+    """Wall and CPU seconds of the call, CPU seconds of the process from its start, peak memory, per case; and the peers' figures."""
+    cases = {}
+    for name, case in CASES.items():
+        rows = [_one(case) for _ in range(ITERATIONS)]
+        cases[name] = {"arguments": case, "time_us": rows[0]["time_us"],
+                       "peak_rss_bytes": max(row["peak_rss_bytes"] for row in rows),
+                       **{what: percentiles([row[what] for row in rows]) for what in TIMES}}  # fmt: skip
+    flat = cases["second call: flat ring, 4,096 nodes of one rank"]["call_cpu_s"]["p50"]
+    large = cases["hierarchical, 131,072 ranks"]
+    return {
+        "summary": f"hierarchical on 131,072 ranks: {large['call_cpu_s']['p50']:.2f} CPU-s, {large['peak_rss_bytes'] / 1e6:.0f} MB; "
+                   f"flat ring on 4,096, imports done: {180 / flat:,.0f} times less CPU than 180 s",
+        "bytes": "1GiB", "iterations": ITERATIONS, "cases": cases, "peers": PEERS,
+        "peers_source": "runs of those simulators with 2 cores on a machine of the same kind, not in this run",
+    }  # fmt: skip
