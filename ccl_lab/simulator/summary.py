@@ -53,8 +53,8 @@ class Summary:
             raise UsageError(f"slowest_ranks({count!r}): expected a whole number of ranks, 1 or more.")
         order = np.lexsort((np.arange(len(self.finish_ps)), -self.finish_ps))[:count]
         median = float(np.median(self.finish_ps))
-        return [{"rank": int(rank), "finish_us": self.finish_ps[rank] / 1e6, "behind_us": (self.finish_ps[rank] - median) / 1e6}
-                for rank in order]
+        finish = self.finish_ps.astype(float) / 1e6
+        return [{"rank": int(rank), "finish_us": float(finish[rank]), "behind_us": float(finish[rank]) - median / 1e6} for rank in order]
 
     def __repr__(self) -> str:
         m = self.meta

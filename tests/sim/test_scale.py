@@ -13,7 +13,7 @@ from ccl_lab.ir import Kind, Outline, Schedule
 from ccl_lab.planner import ALGORITHMS, outline, plan
 from ccl_lab.planner.bounds import of_problem
 from ccl_lab.planner.problem import make_problem
-from ccl_lab.simulator import Inapplicable, exact_times, finish_times
+from ccl_lab.simulator import Inapplicable, exact_times, finish_times, summarize
 from ccl_lab.topo import Topology
 
 from .cases import random_topology
@@ -225,6 +225,12 @@ def test_131072_ranks() -> None:
     gone = topology.without((7, 2))
     lost, _ = finish_times(outline("all_reduce", gone, "1GiB", algorithm="hierarchical"), gone)
     assert (lost >= whole).all() and lost.max() > whole.max()
+
+
+def test_what_needs_its_ops_says_so() -> None:
+    topology = Topology.preset("h100", 4)
+    with pytest.raises(Inapplicable, match="double_binary_tree all_reduce on topology 'hgx_h100' cannot be timed without its table of about"):
+        summarize(outline("all_reduce", topology, "8MiB", algorithm="double_binary_tree"), topology)
 
 
 def test_a_schedule_for_other_ranks_is_refused() -> None:

@@ -106,6 +106,7 @@ def test_faults_change_the_topology() -> None:
     ({"faults": ["nic:node=1"]}, UsageError, "nic= is missing"),
     ({"faults": ["nic:node=9,nic=0"]}, UsageError, "node 9"),
     ({"faults": ["nic:node=1,nic=0,factor=-1"]}, UsageError, "factor"),
+    ({"faults": ["nic:node=1,nic=0", "nic:node=1,nic=1"]}, UsageError, "no NIC that is up"),
     ({"faults": ["rank:rank=1"]}, UsageError, "factor= or late="),
     ({"faults": ["rank:rank=99,late=1ms"]}, UsageError, "99"),
     ({"faults": ["rank:rank=1,late=soon"]}, UsageError, "soon"),

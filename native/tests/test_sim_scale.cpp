@@ -1,0 +1,144 @@
+// Tests of the evaluations without a table of ops: streams that hold loops, rings by hand and with and without the jump, random columns.
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "ccl_lab/schema.hpp"
+#include "check.hpp"
+#include "sim/flow.hpp"
+#include "sim/gathers.hpp"
+#include "sim/rings.hpp"
+#include "sim/stream.hpp"
+
+using namespace ccl_lab;
+using namespace ccl_lab::sim;
+
+namespace {
+
+// Units of one station and one chain in a circle; links 0, 1, 2 of each unit are its memory and the two of its path.
+struct Ring {
+  std::int64_t units, steps, reducing;
+  std::vector<std::int64_t> slices{1}, bytes{1000}, group{0}, none;
+  std::vector<std::int32_t> memory, a, b;
+  std::vector<std::int64_t> memory_rate, rate, latency, zeros, row, finish;
+  std::vector<std::uint8_t> ticks;
+
+  Ring(std::int64_t n, std::int64_t steps_, std::int64_t reducing_) : units(n), steps(steps_), reducing(reducing_) {
+    const auto rows = static_cast<std::size_t>(n);
+    memory.assign(rows, 0), a.assign(rows, 1), b.assign(rows, 2);
+    memory_rate.assign(rows, 2'000'000'000), rate.assign(rows, 1'000'000'000), latency.assign(rows, 5000), zeros.assign(rows, 0);
+    ticks.assign(rows, 1);
+    for (std::size_t i = 0; i < rows; ++i) row.push_back(static_cast<std::int64_t>(i));
+  }
+
+  RingsStatus run(bool jumps, RingsOutput* counts = nullptr) {
+    finish.assign(row.size(), -1);
+    RingsInput in;
+    in.units = units, in.chains = 1, in.stations = 1, in.steps = steps, in.reducing = reducing, in.jumps = jumps;
+    in.slices = slices, in.bytes = bytes, in.group = group, in.memory = memory, in.link_a = a, in.link_b = b;
+    in.memory_bytes_per_s = memory_rate, in.a_bytes_per_s = rate, in.b_bytes_per_s = rate, in.latency_ps = latency, in.ticks = ticks;
+    in.late_ps = zeros, in.ready_ps = zeros, in.row = row, in.memory_free_ps = zeros, in.begin_ps = none, in.begin_batch = none;
+    RingsOutput out;
+    out.finish_ps = finish;
+    const RingsStatus status = simulate_rings(in, out);
+    if (counts) *counts = out;
+    return status;
+  }
+};
+
+}  // namespace
+
+TEST(streams_give_back_what_was_pushed) {
+  for (std::int64_t period = 1; period < 4; ++period) {
+    Stream stream(period);
+    std::vector<Message> pushed;
+    std::mt19937_64 random(static_cast<std::uint64_t>(period));
+    for (int block = 0; block < 40; ++block) {
+      const auto slope = static_cast<std::int64_t>(random() % 3);
+      for (std::uint64_t i = 0; i < random() % 20; ++i) {
+        const Message last = pushed.empty() ? Message{} : pushed.back();
+        pushed.push_back({last.arrive_ps + 1 + slope, last.leaves + slope, last.batch + 2});
+        stream.push(pushed.back());
+      }
+    }
+    Reader reader(stream);
+    for (const Message& each : pushed) CHECK(reader.next() == each);
+    CHECK(reader.empty());
+    CHECK(stream.parts().size() < pushed.size());
+  }
+}
+
+TEST(streams_go_on_with_loops) {
+  Stream stream(2);
+  std::vector<Message> pushed{{7, 7, 7}, {1, 0, 0}, {3, 1, 1}, {11, 2, 2}, {13, 3, 3}};
+  for (const Message& each : pushed) stream.push(each);
+  stream.push_loop({{10, 2, 2}, {10, 2, 2}}, 6);
+  for (std::int64_t i = 0; i < 6; ++i) pushed.push_back(pushed[pushed.size() - 2] + Message{10, 2, 2});
+  Reader reader(stream);
+  for (const Message& each : pushed) CHECK(reader.next() == each);
+  CHECK(reader.empty());
+  CHECK_EQ(stream.parts().size(), 2u);  // the first message alone, all others in one loop
+}
+
+TEST(a_ring_by_hand) {
+  Ring ring(4, 6, 3);
+  CHECK(ring.run(true) == RingsStatus::ok);
+  // A step: 1000 bytes at 1 GB/s and 5 ns on the way; adding them reads 2000 bytes at 2 GB/s.
+  for (const std::int64_t finish : ring.finish) CHECK_EQ(finish, 6 * (1'000'000 + 5000) + 3 * 1'000'000);
+}
+
+TEST(the_jump_changes_nothing) {
+  std::mt19937_64 random(1);
+  for (int round = 0; round < 60; ++round) {
+    const auto n = static_cast<std::int64_t>(2 + random() % 12);
+    Ring ring(n, 40 + static_cast<std::int64_t>(random() % 400), static_cast<std::int64_t>(random() % 200));
+    for (std::size_t i = 0; i < ring.rate.size(); ++i) {
+      if (random() % 3 == 0) ring.rate[i] = 1'000'000 + static_cast<std::int64_t>(random() % 4'000'000'000);
+      if (random() % 4 == 0) ring.latency[i] = static_cast<std::int64_t>(random() % 3'000'000);
+      if (random() % 5 == 0) ring.memory_rate[i] = 1'000'000 + static_cast<std::int64_t>(random() % 4'000'000'000);
+    }
+    RingsOutput with, without;
+    CHECK(ring.run(true, &with) == RingsStatus::ok);
+    const std::vector<std::int64_t> found = ring.finish;
+    CHECK(ring.run(false, &without) == RingsStatus::ok);
+    CHECK(found == ring.finish);
+    CHECK_EQ(with.rounds + with.jumped, without.rounds);
+    CHECK_EQ(without.jumped, 0);
+  }
+}
+
+TEST(columns_that_do_not_fit_are_refused) {
+  Ring ring(4, 6, 3);
+  ring.rate[2] = 0;
+  CHECK(ring.run(true) == RingsStatus::bad_input);
+  ring.rate[2] = 1, ring.bytes[0] = std::int64_t{1} << 58;  // longer than can be told
+  CHECK(ring.run(true) == RingsStatus::overflow);
+  ring.bytes.push_back(5);
+  CHECK(ring.run(true) == RingsStatus::bad_input);
+  std::vector<std::int64_t> finish(3);
+  GathersInput gathers;
+  gathers.nodes = 1, gathers.group = 2, gathers.slices = 1, gathers.classes = 1;
+  CHECK(!simulate_gathers(gathers, finish));
+}
+
+TEST(told_ops_that_are_wrong_are_refused) {
+  const std::vector<std::int32_t> node{0, 1}, nic_tx{6, 7}, nic_rx{8, 9};
+  const std::vector<std::int64_t> rate(10, 1'000'000'000), latency(10, 500), late{0, 0};
+  const FlowLinks links{.ranks = 2, .channels = 1, .node_of = node, .nic_tx = nic_tx, .nic_rx = nic_rx, .bytes_per_s = rate,
+                        .latency_ps = latency, .late_ps = late, .alpha_ps = 0, .count = 1000, .parts = 1, .itemsize = 1};
+  const std::vector<std::int32_t> rank{0}, zero{0}, one{1}, far{7}, peer{1}, back{0};
+  const auto ops = [&](Kind kind, const auto& r, const auto& p, const auto& value) {
+    return FlowOps{static_cast<std::uint8_t>(kind), r, zero, p, zero, value, zero, one, 1, {}, {}};
+  };
+  Flow flow(links);
+  CHECK(flow.run(ops(Kind::put, rank, peer, zero)) == FlowStatus::ok);
+  CHECK(flow.run(ops(Kind::wait, one, back, one)) == FlowStatus::ok);
+  std::vector<std::int64_t> finish{0, 0};
+  flow.finish(finish);
+  CHECK_EQ(finish[0], 1'000'000);
+  CHECK_EQ(finish[1], 1'000'000 + 1000);
+  CHECK(flow.run(ops(Kind::wait, one, back, one)) == FlowStatus::too_early);
+  CHECK(flow.run(ops(Kind::put, far, peer, zero)) == FlowStatus::bad_op);
+  CHECK(flow.run(ops(Kind::put, rank, far, zero)) == FlowStatus::bad_op);
+  CHECK(flow.run(ops(Kind::get, rank, peer, zero)) == FlowStatus::unsupported);
+}
