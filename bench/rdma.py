@@ -28,7 +28,7 @@ from tests import rig
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE, SHIM = ROOT / "bench/yielding_poll.c", ROOT / "build/bench/yielding_poll.so"
 PEERS = ("ib_write_bw", "ib_write_bw_yielding")  # sides that the others are compared with
-ROUNDS, MOVED_BYTES, TIMEOUT_S = 3, 128 << 20, 1800
+ROUNDS, MOVED_BYTES, TIMEOUT_S = 3, 32 << 20, 1800
 NICS = (1, 4)
 SIZES = (64 << 10, 1 << 20, 8 << 20)
 
