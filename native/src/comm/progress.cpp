@@ -17,10 +17,6 @@ namespace {
 
 constexpr std::int64_t kLingerNs = 500'000'000;  // of a rank that closes, for what a NIC still has to send
 
-}  // namespace
-
-namespace {
-
 std::string seconds_text(double seconds) {
   char text[32];
   std::snprintf(text, sizeof text, "%g s", seconds);
