@@ -229,8 +229,7 @@ def test_131072_ranks() -> None:
 
 def test_what_needs_its_ops_says_so() -> None:
     topology = Topology.preset("h100", 4)
-    message = "double_binary_tree all_reduce on topology 'hgx_h100' cannot be timed without its table of about"
-    with pytest.raises(Inapplicable, match=message):
+    with pytest.raises(Inapplicable, match="double_binary_tree all_reduce on .* cannot be timed without its table of about"):
         summarize(outline("all_reduce", topology, "8MiB", algorithm="double_binary_tree"), topology)
 
 
