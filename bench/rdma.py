@@ -62,7 +62,7 @@ def rows_of(printed: str) -> list[dict[str, Any]]:
         cases.setdefault((row["nics"], row["bytes"]), []).append(row)
     found = []
     for (nics, nbytes), every in cases.items():
-        # Where a start varied by more than the transfers took, their time cannot be told from it: such a round counts for nobody.
+        # Where a start varied by more than the transfers took, their time cannot be told from it: the round counts for nobody.
         rounds = [row for row in every if all(side["s_per_transfer"] > 0 for side in row["sides"].values())]
         if not rounds:
             raise RuntimeError(f"{nics} NIC(s), {nbytes} bytes: no round in which transfers could be told from starts; is the machine busy?")
