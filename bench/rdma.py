@@ -65,7 +65,7 @@ def rows_of(printed: str) -> list[dict[str, Any]]:
         # Where a start varied by more than the transfers took, their time cannot be told from it: the round counts for nobody.
         rounds = [row for row in every if all(side["s_per_transfer"] > 0 for side in row["sides"].values())]
         if not rounds:
-            raise RuntimeError(f"{nics} NIC(s), {nbytes} bytes: no round in which transfers could be told from starts; is the machine busy?")
+            raise RuntimeError(f"{nics} NIC(s), {nbytes} bytes: no round told transfers from starts; is the machine busy?")
         seconds = {side: [row["sides"][side]["s_per_transfer"] for row in rounds] for side in rounds[0]["sides"]}
         best = [min(pair) for pair in zip(*(seconds[peer] for peer in PEERS), strict=True)]
         ratios = {side: statistics.median(peer / own for peer, own in zip(best, times, strict=True)) for side, times in seconds.items()}
