@@ -1,0 +1,69 @@
+"""Many random cases against the oracle: `python -m tests.sim --cases 10000 --seed 1`.
+
+Half of them are schedules of random ops, half what the planner makes, every algorithm in turn, with late ranks, uneven links and lost
+NICs. Each is timed by the exact tier and by the oracle, up to 64 ranks; what is planned also without its table of ops, where that is
+possible. All must agree to the picosecond. A case that fails is named by its seed. Schedules of more than MOST_OPS ops are left out: the
+oracle takes some 20 us an op.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import Counter
+
+import numpy as np
+
+from ccl_lab.simulator import Inapplicable, finish_times
+
+from . import test_exact, test_scale
+from .test_exact import assert_equal_to_oracle
+
+MOST_OPS = 20_000
+
+
+def planned(seed: int, seen: Counter[str]) -> None:
+    """One schedule of the planner, both ways."""
+    name = test_scale.NAMES[seed % len(test_scale.NAMES)]
+    drawn = test_scale.draw(seed, name, most_nodes=4)
+    if drawn is None:
+        seen["the algorithm does not fit"] += 1
+        return
+    schedule, outlined, topology, late, _ = drawn
+    if len(schedule.ops) > MOST_OPS or topology.n_ranks > 64:
+        seen["too large for the oracle"] += 1
+        return
+    late_ps = np.array([int(late.get(rank, "0ps")[:-2]) for rank in range(topology.n_ranks)])
+    times = assert_equal_to_oracle(schedule, topology, late_ps, np.zeros((topology.n_ranks, 1), np.int64))
+    seen["planned"] += 1
+    try:
+        found, _ = finish_times(outlined, topology, late=late)
+    except Inapplicable:
+        return
+    assert found.tolist() == times.finish_ps.tolist(), "without the table of ops"
+    seen["of those also without a table of ops"] += 1
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__.splitlines()[0])
+    parser.add_argument("--cases", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=1, help="of the first case")
+    given = parser.parse_args()
+    seen: Counter[str] = Counter()
+    begin = time.perf_counter()
+    seed = given.seed
+    while seen["random ops"] + seen["planned"] < given.cases:
+        try:
+            if seen["random ops"] <= seen["planned"]:
+                assert_equal_to_oracle(*test_exact.draw(seed))
+                seen["random ops"] += 1
+            else:
+                planned(seed, seen)
+        except AssertionError as error:
+            raise SystemExit(f"seed {seed}: {error}") from error
+        seed += 1
+    print(f"seeds {given.seed} to {seed - 1} in {time.perf_counter() - begin:.0f} s:", dict(seen))
+
+
+if __name__ == "__main__":
+    main()
