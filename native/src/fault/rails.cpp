@@ -1,5 +1,6 @@
 // Puts over paths; see rails.hpp. Gets are in gets.cpp, what happens when a path fails in recovery.cpp.
 #include "fault/rails.hpp"
+#include "transport/regions.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -185,10 +186,7 @@ Status Rails::put(const Put& put) {
                                      " for op " + std::to_string(put.tag.op_id) + "; connect it first",
                   put.peer, put.nic, put.tag.op_id);
   }
-  if (put.signal >= signals_.n_channels())
-    return Status(Code::bounds, "put from rank " + std::to_string(rank_) + " raises signal channel " + std::to_string(put.signal) +
-                                    " of rank " + std::to_string(put.peer) + ", expected less than " +
-                                    std::to_string(signals_.n_channels()), put.peer, put.nic, put.tag.op_id);
+  if (Status status = check_signal(rank_, put, signals_.n_channels()); !status.ok()) return status;
   std::uint32_t index = 0;
   Lane& lane = lane_of(put, index);
   const std::uint32_t item = new_item(put, index);

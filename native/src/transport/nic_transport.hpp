@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "transport/transport.hpp"
 
@@ -23,6 +24,16 @@ class NicTransport : public Transport {
   virtual bool unsent() const = 0;
   // Whether what peers are to get has left for good: from then on this may be closed without a loss to them.
   virtual bool quiet() const { return !unsent(); }
+
+ protected:
+  // Why an op cannot be posted: nothing joins these NICs. `name`: what would.
+  Status no_path(const std::string& name, std::int32_t peer, std::uint16_t nic, const Tag& tag) const {
+    const bool others = connected(peer);
+    return Status(others ? Code::link_down : Code::connect,
+                  "no " + name + " for op " + std::to_string(tag.op_id) +
+                      (others ? "; other NICs still reach that rank" : "; connect it first, or reset after a failure"),
+                  peer, nic, tag.op_id);
+  }
 };
 
 }  // namespace ccl_lab

@@ -1,6 +1,6 @@
 // The memory of this rank that peers may reach.
 //
-// Is: key -> [base, base + size), and the one place where an offset that came from elsewhere is checked.
+// Is: key -> [base, base + size), and the one place where an offset that came from elsewhere is checked; and what a put asks for.
 // Is not: an owner of the memory.
 #pragma once
 
@@ -34,6 +34,18 @@ inline Status unknown_region(const char* what, int owner, RegionKey key, int op_
                 std::string(what) + " names region " + std::to_string(key) + " of rank " + std::to_string(owner) +
                     ", which has no region of that key (op " + std::to_string(op_id) + "); register it first",
                 owner, -1, op_id);
+}
+
+// The signal channel that a put raises at its peer, or -1.
+[[nodiscard]] inline std::int32_t signal_of(const Put& put) { return put.confirmed ? put.notice.signal : put.signal; }
+
+// ok if the peer has the signal channel that a put of `rank` raises.
+inline Status check_signal(int rank, const Put& put, std::int32_t n_channels) {
+  if (signal_of(put) < n_channels) return {};
+  return Status(Code::bounds,
+                "put from rank " + std::to_string(rank) + " raises signal channel " + std::to_string(signal_of(put)) + " of rank " +
+                    std::to_string(put.peer) + ", expected less than " + std::to_string(n_channels),
+                put.peer, put.nic, put.tag.op_id);
 }
 
 class Regions {

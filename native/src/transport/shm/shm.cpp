@@ -147,11 +147,8 @@ Status ShmTransport::enqueue(std::int32_t peer, Item item, Remote remote, const 
 }
 
 Status ShmTransport::put(const Put& put) {
-  if (put.signal >= static_cast<std::int32_t>(own_.header().n_signal_channels))
-    return Status(Code::bounds,
-                  "put from rank " + std::to_string(own_.rank()) + " raises signal channel " + std::to_string(put.signal) +
-                      " of rank " + std::to_string(put.peer) + ", expected less than " +
-                      std::to_string(own_.header().n_signal_channels), put.peer, -1, put.tag.op_id);
+  const auto n_channels = static_cast<std::int32_t>(own_.header().n_signal_channels);
+  if (Status status = check_signal(own_.rank(), put, n_channels); !status.ok()) return status;
   Item item;
   item.local = const_cast<std::byte*>(put.source);  // only ever read: is_get is false
   item.nbytes = put.nbytes;

@@ -165,23 +165,15 @@ Result<TcpTransport::Link*> TcpTransport::choose(std::int32_t peer, std::uint16_
   Link* const link = find({peer, nic, peer_nic, 0});
   if (link != nullptr && link->ended.ok()) return link;
   if (link != nullptr) return link->ended;
-  return Status(connected(peer) ? Code::link_down : Code::connect,
-                "no " + ConnectionName{peer, nic, peer_nic, 0}.text(context_.rank) + " for op " + std::to_string(tag.op_id) +
-                    (connected(peer) ? "; other NICs still reach that rank" : "; connect it first, or reset after a failure"),
-                peer, nic, tag.op_id);
+  return no_path(ConnectionName{peer, nic, peer_nic, 0}.text(context_.rank), peer, nic, tag);
 }
 
 Status TcpTransport::put(const Put& put) {
   const Result<Link*> link = choose(put.peer, put.nic, put.peer_nic, put.tag);
   if (!link.ok()) return link.status();
-  const std::int32_t signal = put.confirmed ? put.notice.signal : put.signal;
-  if (signal >= context_.signals.n_channels())
-    return Status(Code::bounds,
-                  "put from rank " + std::to_string(context_.rank) + " raises signal channel " + std::to_string(signal) +
-                      " of rank " + std::to_string(put.peer) + ", expected less than " +
-                      std::to_string(context_.signals.n_channels()), put.peer, put.nic, put.tag.op_id);
+  if (Status status = check_signal(context_.rank, put, context_.signals.n_channels()); !status.ok()) return status;
   std::uint32_t sequence = 0;
-  if (!put.confirmed && signal >= 0) sequence = peers_[static_cast<std::size_t>(put.peer)].order->next_to_send(signal);
+  if (!put.confirmed && put.signal >= 0) sequence = peers_[static_cast<std::size_t>(put.peer)].order->next_to_send(put.signal);
   link.value()->bundle.post(put, sequence, ++n_posted_);
   return {};
 }

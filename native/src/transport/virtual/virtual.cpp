@@ -83,12 +83,7 @@ bool VirtualTransport::connected(std::int32_t peer) const {
 }
 
 Status VirtualTransport::put(const Put& put) {
-  const std::int32_t signal = put.confirmed ? put.notice.signal : put.signal;
-  if (signal >= signals_.n_channels())
-    return Status(Code::bounds,
-                  "put from rank " + std::to_string(rank_) + " raises signal channel " + std::to_string(signal) + " of rank " +
-                      std::to_string(put.peer) + ", expected less than " + std::to_string(signals_.n_channels()),
-                  put.peer, put.nic, put.tag.op_id);
+  if (Status status = check_signal(rank_, put, signals_.n_channels()); !status.ok()) return status;
   const Path path{put.peer, put.nic, put.peer_nic};
   network_.point(VirtualPoint::before_post, rank_, path, put.notice);
   VirtualNetwork::Link* const link = link_of(path);
