@@ -132,8 +132,8 @@ def check_gpu() -> Finding:
     from ..topo import discover
 
     found = [gpu.name for gpu in discover().gpus]
-    how = "a CUDA device and its driver; ranks run on cores without"
-    return Finding("GPU", bool(found), ", ".join(found) or "no device", "the cuda transport", how)
+    how = "a CUDA device and its driver; the engine moves memory of the host without"
+    return Finding("GPU", bool(found), ", ".join(found) or "no device", "computation of torch on a GPU", how)
 
 
 def check_package(name: str, needed_for: str, get: str) -> Finding:
