@@ -132,7 +132,7 @@ def check_gpu() -> Finding:
     from ..topo import discover
 
     found = [gpu.name for gpu in discover().gpus]
-    how = "a CUDA device and its driver; the engine moves memory of the host without"
+    how = "a CUDA device, its driver, and torch built for it; the engine itself moves memory of the host"
     return Finding("GPU", bool(found), ", ".join(found) or "no device", "computation of torch on a GPU", how)
 
 
