@@ -7,6 +7,7 @@
     ├─ OpTimeout         (also a TimeoutError)
     ├─ AbortedError      first reason, and who set it
     └─ UnsupportedError  names the missing device, library or option
+                         Inapplicable
 
 A message says what, where (rank, channel, op, peer, NIC), expected and found, and what to try. Is not: a place for
 formatting helpers beyond `to_wire`/`from_wire`, which carry an error from one rank to all others unchanged.
@@ -100,6 +101,10 @@ class AbortedError(CclError):
 
 class UnsupportedError(CclError, NotImplementedError):
     """A device, library or option is missing; the message names it and how to get it."""
+
+
+class Inapplicable(UnsupportedError):
+    """A schedule cannot be timed without its table of ops: the message says why."""
 
 
 def all_errors() -> dict[str, type[CclError]]:

@@ -16,11 +16,11 @@ from typing import Any, Union
 
 import numpy as np
 
-from .errors import UnsupportedError, UsageError, suggest
+from .errors import Inapplicable, UnsupportedError, UsageError, suggest
 from .ir import Outline, Schedule
 from .ir.collectives import check_names
 from .planner import outline, plan
-from .simulator import Inapplicable, Job, Summary, simulate_shared, summarize
+from .simulator import Job, Summary, simulate_shared, summarize
 from .simulator import simulate as simulate_schedule
 from .simulator.exact import late_times_ps
 from .topo import Topology, topology_from_text

@@ -27,10 +27,6 @@ ARGUMENTS = ("what", "topology", "nbytes", "dtype", "late", "alpha", "faults", "
              "mapped")  # fmt: skip
 
 
-class SweepError(CclError):
-    """Rows of a sweep failed; the message names the first, with its arguments."""
-
-
 @dataclass(frozen=True)
 class Sweep:
     """Rows of a grid, in its order: the arguments, and time_us, time_ps, algbw_gbytes_per_s, busbw_gbytes_per_s, ranks, chosen (the
@@ -44,10 +40,10 @@ class Sweep:
         return tuple(row for row in self.rows if "error" in row)
 
     def check(self) -> Sweep:
-        """Itself; SweepError if a row failed."""
+        """Itself; UsageError if a row failed, naming the first and its arguments."""
         if self.errors:
             first = self.errors[0]
-            raise SweepError(f"{len(self.errors)} of {len(self.rows)} rows failed, the first with {first['error']} at "
+            raise UsageError(f"{len(self.errors)} of {len(self.rows)} rows failed, the first with {first['error']} at "
                              f"{ {name: value for name, value in first.items() if name != 'error'} }.")
         return self
 

@@ -6,10 +6,9 @@ closed forms.
 """
 
 from .exact import Times, exact_times, simulate
-from .loops import Inapplicable
 from .outlined import finish_times, summarize
 from .sharing import Job, fair_rates, link_bytes, shared_times, simulate_jobs, simulate_shared
 from .summary import Summary
 
-__all__ = ["Inapplicable", "Job", "Summary", "Times", "exact_times", "fair_rates", "finish_times", "link_bytes", "shared_times",
+__all__ = ["Job", "Summary", "Times", "exact_times", "fair_rates", "finish_times", "link_bytes", "shared_times",
            "simulate", "simulate_jobs", "simulate_shared", "summarize"]  # fmt: skip

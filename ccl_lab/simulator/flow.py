@@ -13,11 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from ..errors import UsageError
+from ..errors import Inapplicable, UsageError
 from ..ir import Builder, Kind, Outline, Ref
 from ..ir.builder import Ints
 from ..topo import Topology
-from .loops import Inapplicable
 
 I64 = npt.NDArray[np.int64]
 I32 = npt.NDArray[np.int32]

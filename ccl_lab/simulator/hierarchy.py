@@ -17,10 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
+from ..errors import Inapplicable
 from ..ir import Kind, Outline, RingLoops
 from ..topo import Topology, duration_ps
 from .exact import core_times
-from .loops import Inapplicable, Rows, evaluate
+from .loops import Rows, evaluate
 
 I64 = npt.NDArray[np.int64]
 

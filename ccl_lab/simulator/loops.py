@@ -21,17 +21,13 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from ..errors import UnsupportedError, UsageError
+from ..errors import Inapplicable, UsageError
 from ..ir import RingLoops
 from ..topo import LinkKind, Topology
 
 I64 = npt.NDArray[np.int64]
 
 _OK, _DISORDER, _OVERFLOW, _BAD, _OUT_OF_MEMORY = range(5)
-
-
-class Inapplicable(UnsupportedError):
-    """A schedule cannot be timed without its table of ops: the message says why."""
 
 
 class Rows:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ShapeError
+from ..errors import Inapplicable, ShapeError
 from ..ir import Outline, collectives
 from ..topo import Topology
 from ..trace.statistics import bandwidths
@@ -22,7 +22,7 @@ from ..units import Duration, Size
 from .exact import Late, late_times_ps, picoseconds
 from .flow import flow_finish
 from .hierarchy import hierarchical_finish
-from .loops import I64, Inapplicable, flat_finish
+from .loops import I64, flat_finish
 from .summary import Summary
 
 

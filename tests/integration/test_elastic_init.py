@@ -372,6 +372,7 @@ def test_point_to_point_and_memory_of_an_elastic_job():
         y = np.full(70_000, 2**me); comm.all_reduce(y, out=y); assert (y == 3).all()
         """,
         n=2,
+        PATIENCE="10s",
     )  # fmt: skip
 
 

@@ -15,7 +15,8 @@ from collections import Counter
 
 import numpy as np
 
-from ccl_lab.simulator import Inapplicable, finish_times
+from ccl_lab.errors import Inapplicable
+from ccl_lab.simulator import finish_times
 
 from . import test_exact, test_scale
 from .test_exact import assert_equal_to_oracle

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ccl_lab.errors import ShapeError, UsageError
+from ccl_lab.errors import Inapplicable, ShapeError, UsageError
 from ccl_lab.ir import Kind, Outline, Schedule
 from ccl_lab.planner import ALGORITHMS, outline, plan
 from ccl_lab.planner.bounds import of_problem
 from ccl_lab.planner.problem import make_problem
-from ccl_lab.simulator import Inapplicable, exact_times, finish_times, summarize
+from ccl_lab.simulator import exact_times, finish_times, summarize
 from ccl_lab.topo import Topology
 
 from .cases import random_topology

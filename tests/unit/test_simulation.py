@@ -14,7 +14,6 @@ from ccl_lab.errors import DecodeError, ShapeError, UnsupportedError, UsageError
 from ccl_lab.planner import outline
 from ccl_lab.simulation import degrade
 from ccl_lab.simulator import Job, simulate_shared
-from ccl_lab.sweeping import SweepError
 from ccl_lab.topo import Topology
 
 SMALL = "cluster:nodes=2,gpus_per_node=2,nics_per_node=2,nic_gbits_per_s=8"
@@ -166,7 +165,7 @@ def test_a_row_that_fails_says_why_and_the_others_go_on() -> None:
         found = ccl.sweep(grid, threads)
     assert [("error" in row) for row in found.rows] == [False, True, False, True]
     assert found.column("time_us")[1] is None and np.isfinite(found.column("time_us")[0])
-    with pytest.raises(SweepError, match="2 of 4 rows failed, the first with UsageError.*'ring'"):
+    with pytest.raises(UsageError, match="2 of 4 rows failed, the first with UsageError.*'ring'"):
         found.check()
 
 
