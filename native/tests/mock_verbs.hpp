@@ -17,6 +17,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <random>
 #include <set>
 #include <string>
@@ -52,13 +53,19 @@ struct MockFabric {
     std::byte* base = nullptr;
     std::uint64_t size = 0;
   };
+  mutable std::mutex registering;            // of memory: transports register on a thread of their own, too
   std::map<std::uint32_t, Range> memories;   // by key
   std::set<std::uint32_t> revoked;           // keys that are not good any more
   std::map<std::string, MockDevice*> devices;
   std::uint32_t next_number = 100;
   std::uint32_t next_key = 7;
 
+  bool may_register(std::uint64_t size) const {
+    const std::lock_guard lock(registering);
+    return memory + size <= most_memory;
+  }
   std::byte* resolve(std::uint32_t key, std::uint64_t at, std::uint64_t nbytes) const {
+    const std::lock_guard lock(registering);
     const auto found = memories.find(key);
     if (found == memories.end() || revoked.contains(key)) return nullptr;
     const auto base = reinterpret_cast<std::uintptr_t>(found->second.base);
@@ -100,11 +107,13 @@ class MockQueue final : public verbs::CompletionQueue {
 class MockMemory final : public verbs::Memory {
  public:
   MockMemory(MockFabric& fabric, std::byte* base, std::uint64_t size) : fabric_(fabric), size_(size) {
+    const std::lock_guard lock(fabric.registering);
     lkey = rkey = fabric.next_key++;
     fabric.memories[lkey] = {base, size};
     fabric.memory += size;
   }
   ~MockMemory() override {
+    const std::lock_guard lock(fabric_.registering);
     fabric_.memories.erase(lkey);
     fabric_.memory -= size_;
   }
@@ -231,7 +240,7 @@ class MockDevice final : public verbs::Device {
     return own_gid;
   }
   Result<std::unique_ptr<verbs::Memory>> register_memory(std::byte* base, std::uint64_t size) override {
-    if (fabric_.memory + size > fabric_.most_memory) return Status(Code::registration, "no memory is left to be locked: raise `ulimit -l`");
+    if (!fabric_.may_register(size)) return Status(Code::registration, "no memory is left to be locked: raise `ulimit -l`");
     return std::unique_ptr<verbs::Memory>(std::make_unique<MockMemory>(fabric_, base, size));
   }
   Result<std::unique_ptr<verbs::CompletionQueue>> make_completion_queue(int depth) override {
