@@ -43,7 +43,7 @@ class Epoch:
         self.view, self.me, self.ended = outcome.view, me, False
         self.hub: Hub | None = None
         sock = outcome.sock or self._lead(outcome)
-        self.spoke = Spoke(sock, on_abort=self._abort, on_lost=lambda: job.leave(self.view.epoch))
+        self.spoke = Spoke(sock, on_lost=lambda: job.leave(self.view.epoch))
         self.member: Member | None = None  # type: ignore[assignment]
         self.spoke.clear_abort(self.view.epoch)
         self.spoke.start()
@@ -56,8 +56,6 @@ class Epoch:
             self.member: Member = Member(
                 rank, topology, self.spoke, self.view.secret, job.options, addresses, self.view.epoch
             )
-            if self.spoke.aborted:
-                self.member.abort(self.spoke.aborted)
         except BaseException:
             self.end()
             raise
@@ -71,11 +69,6 @@ class Epoch:
         for member, sock in (outcome.sockets | {self.me: ours}).items():
             self.hub.add(member, sock)
         return theirs
-
-    def _abort(self, error: CclError) -> None:
-        member = self.member
-        if member:
-            member.abort(error)
 
     def new_epoch(self) -> None:
         """Nothing: an epoch ends with its first abort."""

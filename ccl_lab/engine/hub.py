@@ -213,18 +213,18 @@ class Hub:
 
 
 class Spoke:
-    """A rank's end of the star. `on_abort(error)` and `handle(message, blob)` run on the spoke's thread; `on_lost()` too,
+    """A rank's end of the star. What hears of aborts and `handle(message, blob)` run on the spoke's thread; `on_lost()` too,
     when the hub is gone."""
 
     def __init__(
         self,
         sock: socket.socket,
         *,
-        on_abort: Callable[[CclError], None],
         on_lost: Callable[[], None],
         handle: Callable[[Message, bytes], None] | None = None,
     ) -> None:
-        self._sock, self._on_abort, self._on_lost, self._handle = sock, on_abort, on_lost, handle
+        self._sock, self._on_lost, self._handle = sock, on_lost, handle
+        self._stop: Callable[[CclError], None] | None = None
         self._lock = threading.Lock()
         self._changed = threading.Condition()
         self.here = ""  # set: that address, though the socket has another
@@ -294,6 +294,13 @@ class Spoke:
             f"not all ranks took part in {name!r} within {timeout_s:g} s. Did every rank start, with the same world size?"
         )
 
+    def tell_aborts(self, stop: Callable[[CclError], None]) -> None:
+        """From now on `stop(error)` is called when the hub tells an abort; now, where it told one before there was anybody to stop."""
+        with self._changed:
+            self._stop, told = stop, self._aborted
+        if told:
+            stop(told)
+
     def first_reason(self, timeout_s: float) -> CclError | None:
         """The error the hub told everybody, waited for; None if none came in time."""
         with self._changed:
@@ -327,9 +334,10 @@ class Spoke:
             elif message.get("t") == "abort":
                 error = from_wire(message["error"])
                 with self._changed:
-                    self._aborted = error
+                    self._aborted, stop = error, self._stop
                     self._changed.notify_all()
-                self._on_abort(error)
+                if stop:
+                    stop(error)
             elif self._handle:
                 self._handle(message, blob)
         with self._changed:

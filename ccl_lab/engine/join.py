@@ -50,15 +50,13 @@ class Job:
         self._meeting = meeting or Meeting(launch, config.get("secret"))
         self.member: Member | None = None  # type: ignore[assignment]
         try:
-            self._spoke = Spoke(self._reach_hub(launch), on_abort=self._abort, on_lost=self._hub_lost)
+            self._spoke = Spoke(self._reach_hub(launch), on_lost=self._hub_lost)
             if self._acceptor:  # the hub is in this process: what others reach it by is its address here
                 self._spoke.here = self._acceptor.addresses[0][0]
             self._spoke.start()
             topology, addresses = self._exchange_hosts(options)
             self.member: Member = Member(self.rank, topology, self._spoke, self._secret, options, addresses)
-            if self._spoke.aborted:  # told while there was no member to stop
-                self.member.abort(self._spoke.aborted)
-            if self._spoke.lost:
+            if self._spoke.lost:  # while there was no member to stop
                 self._hub_lost()
         except BaseException:
             self.close()
@@ -109,10 +107,6 @@ class Job:
             "hosts", mine, max(self._deadline - time.monotonic(), 0.1)
         )
         return hosts.topology_of(cards, nics)
-
-    def _abort(self, error: CclError) -> None:
-        if self.member:
-            self.member.abort(error)
 
     def _hub_lost(self) -> None:
         if self.member:

@@ -140,6 +140,7 @@ class Member:
             Acceptor([(address, 0) for address in addresses], secret, self._admit) if addresses else None
         )
         try:
+            spoke.tell_aborts(self.abort)
             self.cards = self._join()
         except BaseException:
             self.close()

@@ -91,7 +91,6 @@ class RankProcess:
         self._member: Member | None = None
         self._spoke = Spoke(
             sock,
-            on_abort=self._abort,
             on_lost=lambda: os._exit(0),
             handle=self._receive,
         )
@@ -115,8 +114,6 @@ class RankProcess:
             message["addresses"],
             message.get("epoch"),
         )
-        if self._spoke.aborted:  # told while there was no member to stop
-            self._member.abort(self._spoke.aborted)
 
     def _card(self) -> dict[str, int]:
         assert self._member
@@ -129,13 +126,10 @@ class RankProcess:
             return
         if message["t"] == "regroup":
             self._spoke.clear_abort(message["epoch"])
-            self._abort(AbortedError(f"epoch {message['epoch']} begins."))  # who waits for the lost one need not
+            member = self._member
+            if member:  # who waits for the lost one need not
+                member.abort(AbortedError(f"epoch {message['epoch']} begins."))
         self._requests.put((message, blob))
-
-    def _abort(self, error: CclError) -> None:
-        member = self._member
-        if member:
-            member.abort(error)
 
     def serve(self) -> None:
         """Answers requests until `close`."""

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from ccl_lab import rdma
+from ccl_lab.errors import UnsupportedError
+
 from .. import rig
 
 HERE = Path(__file__).parent
@@ -26,6 +29,15 @@ def no_rig() -> str | None:
     """Why there are no machines here. A kernel that could be built and is not skips too, but no line of expected_skips.txt allows it."""
     reason = rig.obstacle()
     return reason if reason or rig.cached() else "the kernel of the rig is not built: make rig"
+
+
+@pytest.fixture(scope="session")
+def pyverbs() -> None:
+    """Skips where pyverbs is not installed, with what says so."""
+    try:
+        rdma.pyverbs()
+    except UnsupportedError as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture

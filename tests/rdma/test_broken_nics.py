@@ -11,22 +11,13 @@ from typing import Any
 
 import pytest
 
-from ccl_lab import rdma
-from ccl_lab.errors import UnsupportedError
-
 from .conftest import Run
+
+pytestmark = pytest.mark.usefixtures("pyverbs")
 
 TRIES_S = 3 * 4.096e-6 * 2**16  # a try and two retries of bodies/break_nic.py, after a pulled cable
 WRITES = 8
 OK, FLUSHED, EXCEEDED = "IBV_WC_SUCCESS", "IBV_WC_WR_FLUSH_ERR", "IBV_WC_RETRY_EXC_ERR"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def possible() -> None:
-    try:
-        rdma.pyverbs()
-    except UnsupportedError as error:
-        pytest.skip(str(error))
 
 
 def break_nic(body: Run, how: str) -> tuple[dict[str, Any], dict[str, Any]]:

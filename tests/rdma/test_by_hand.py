@@ -8,21 +8,13 @@ from pathlib import Path
 import pytest
 
 import ccl_lab as ccl
-from ccl_lab import rdma
-from ccl_lab.errors import UnsupportedError
 from ccl_lab.trace.columns import Track
 
 from .conftest import Run
 
+pytestmark = pytest.mark.usefixtures("pyverbs")
+
 MTU_BYTES = 4096
-
-
-@pytest.fixture(scope="module", autouse=True)
-def possible() -> None:
-    try:
-        rdma.pyverbs()
-    except UnsupportedError as error:
-        pytest.skip(str(error))
 
 
 def test_counters_rates_and_errors(body: Run) -> None:

@@ -105,7 +105,8 @@ class Star:
         for rank in range(n):
             ours, theirs = socket.socketpair()
             self.hub.add(rank, ours)
-            spoke = hub.Spoke(theirs, on_abort=self.aborts[rank].append, on_lost=lambda: None)
+            spoke = hub.Spoke(theirs, on_lost=lambda: None)
+            spoke.tell_aborts(self.aborts[rank].append)
             spoke.start()
             self.spokes.append(spoke)
             self.sockets.append(theirs)
@@ -147,6 +148,14 @@ def test_gather_gives_everybody_everything(star):
 def test_gather_that_lacks_a_rank_times_out(star):
     with pytest.raises(OpTimeout, match="not all ranks took part"):
         star(2).spokes[0].gather("x", 1, 0.05)
+
+
+def test_who_comes_after_an_abort_hears_of_it_at_once(star):
+    s, late = star(2), []
+    s.spokes[1].abort(AbortedError("first", rank=1))
+    wait_for(lambda: s.aborts[0])
+    s.spokes[0].tell_aborts(late.append)
+    assert [str(e) for e in late] == ["first"]
 
 
 def test_first_abort_reason_wins_everywhere(star):

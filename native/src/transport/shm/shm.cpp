@@ -12,6 +12,7 @@
 
 #include "base/clock.hpp"
 #include "transport/regions.hpp"
+#include "transport/segment_span.hpp"
 
 namespace ccl_lab {
 
@@ -200,18 +201,7 @@ void ShmTransport::finish(const Peer& peer, std::int32_t rank, const Item& item)
     if (rank != own_.rank()) peer.segment->doorbell().ring();
   }
   if (trace_ == nullptr || item.begin_ns == 0) return;
-  SpanRecord span{};
-  span.begin_ns = item.begin_ns;
-  span.end_ns = now_ns();
-  span.nbytes = static_cast<std::int64_t>(item.nbytes);
-  span.coll_id = item.tag.coll_id;
-  span.op_id = item.tag.op_id;
-  span.peer = rank;
-  span.index = item.tag.channel;
-  span.epoch = epoch_;
-  span.track = static_cast<std::uint8_t>(Track::fabric);
-  span.kind = static_cast<std::uint8_t>(SpanKind::segment);
-  trace_->record(span);
+  trace_->record(segment_span(Track::fabric, rank, item.tag.channel, epoch_, item.tag, item.nbytes, item.begin_ns, now_ns()));
 }
 
 void ShmTransport::fail(std::int32_t peer, const Status& status, std::vector<Completion>& completions) {

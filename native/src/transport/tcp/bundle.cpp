@@ -10,18 +10,6 @@ std::string ConnectionName::text(int rank) const {
          " (NIC " + std::to_string(nic) + ") to rank " + std::to_string(peer) + " (NIC " + std::to_string(peer_nic) + ")";
 }
 
-std::uint32_t Bundle::add(const Item& item) {
-  if (free_.empty()) {
-    items_.push_back(item);
-    free_.reserve(items_.capacity());
-    return static_cast<std::uint32_t>(items_.size() - 1);
-  }
-  const std::uint32_t at = free_.back();
-  free_.pop_back();
-  items_[at] = item;
-  return at;
-}
-
 void Bundle::post(const Put& put, std::uint32_t sequence, std::uint64_t order) {
   Item item;
   item.live = true;
@@ -34,7 +22,7 @@ void Bundle::post(const Put& put, std::uint32_t sequence, std::uint64_t order) {
   item.confirmed = put.confirmed;
   item.urgent = put.urgent;
   item.order = order;
-  puts_.push(add(item));
+  puts_.push(items_.add(item));
 }
 
 void Bundle::post(const Get& get) {
@@ -46,7 +34,7 @@ void Bundle::post(const Get& get) {
   item.remote = get.source;
   item.cookie = get.cookie;
   item.tag = get.tag;
-  gets_.push(add(item));
+  gets_.push(items_.add(item));
 }
 
 void Bundle::cut(Queue<std::uint32_t>& queue, Delay& delay, Segment& segment) {
@@ -82,18 +70,11 @@ void Bundle::cut(Queue<std::uint32_t>& queue, Delay& delay, Segment& segment) {
   header.sequence = item.notice.sequence;
 }
 
-void Bundle::complete(std::uint32_t at, std::vector<Completion>& completions) {
-  Item& item = items_[at];
-  completions.push_back({item.cookie, {}});
-  item.live = false;
-  free_.push_back(at);
-}
-
 void Bundle::done_with(std::uint32_t at, std::vector<Completion>& completions) {
   Item& item = items_[at];
   --item.open;
   if (item.open > 0 || item.cut < item.nbytes || item.confirmed) return;
-  complete(at, completions);
+  items_.complete(at, Status(), completions);
 }
 
 Status Bundle::tell(const Mark& mark, std::int64_t now_ns) {
@@ -120,7 +101,7 @@ Status Bundle::confirm(std::uint32_t number, std::vector<Completion>& completion
     if (sent_after < 0 || items_[first.item].open > 0)
       return Status(Code::link_down, "bad frame: it confirms segment " + std::to_string(number - 1) + ", which was not sent; "
                                          "expected at most " + std::to_string(segment_ - 1));
-    complete(first.item, completions);
+    items_.complete(first.item, Status(), completions);
   }
   return {};
 }
@@ -149,10 +130,7 @@ void Bundle::obey(NicFaults* faults, std::int64_t now_ns) {
 }
 
 void Bundle::fail(const Status& status, std::vector<Completion>& completions) {
-  for (const Item& item : items_)
-    if (item.live) completions.push_back({item.cookie, status});
-  items_.clear();
-  free_.clear();
+  items_.fail(status, completions);
   puts_.clear();
   gets_.clear();
   unconfirmed_.clear();

@@ -24,6 +24,7 @@
 #include "base/nic_faults.hpp"
 #include "base/signals.hpp"
 #include "trace/ring.hpp"
+#include "transport/items.hpp"
 #include "transport/queue.hpp"
 #include "transport/regions.hpp"
 #include "transport/tcp/delay.hpp"
@@ -176,9 +177,7 @@ class Bundle {
     std::uint32_t item = 0;
   };
 
-  std::uint32_t add(const Item& item);
   void cut(Queue<std::uint32_t>& queue, Delay& delay, Segment& segment);
-  void complete(std::uint32_t item, std::vector<Completion>& completions);
   Status tell(const Mark& mark, std::int64_t now_ns);
   Status confirm(std::uint32_t number, std::vector<Completion>& completions);
   void obey(NicFaults* faults, std::int64_t now_ns);
@@ -186,8 +185,7 @@ class Bundle {
   const TcpContext& context_;
   const ConnectionName name_;
   SignalOrder& order_;
-  std::vector<Item> items_;
-  std::vector<std::uint32_t> free_;
+  Items<Item> items_;
   Queue<std::uint32_t> puts_;  // items with bytes that are in no segment yet
   Queue<std::uint32_t> gets_;
   std::uint32_t segment_;      // number of the next segment sent

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "base/clock.hpp"
+#include "transport/segment_span.hpp"
 
 namespace ccl_lab {
 
@@ -381,18 +382,8 @@ void Connection::wake(std::int64_t now_ns, std::int64_t& wake_ns, bool mute_tx, 
 }
 
 void Connection::record(Track track, const FrameHeader& frame, std::int64_t begin_ns, std::int64_t end_ns) const {
-  SpanRecord span{};
-  span.begin_ns = begin_ns == 0 ? end_ns : begin_ns;
-  span.end_ns = end_ns;
-  span.nbytes = static_cast<std::int64_t>(frame.payload_bytes());
-  span.coll_id = frame.coll_id;
-  span.op_id = frame.op_id;
-  span.peer = name_.peer;
-  span.index = name_.nic;
-  span.epoch = context_.epoch;
-  span.track = static_cast<std::uint8_t>(track);
-  span.kind = static_cast<std::uint8_t>(SpanKind::segment);
-  context_.trace->record(span);
+  context_.trace->record(segment_span(track, name_.peer, name_.nic, context_.epoch, {frame.coll_id, frame.op_id, 0},
+                                      frame.payload_bytes(), begin_ns == 0 ? end_ns : begin_ns, end_ns));
 }
 
 // The same error, saying on which connection.

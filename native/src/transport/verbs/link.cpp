@@ -308,9 +308,7 @@ void VerbsLink::retire() {
 }
 
 void VerbsLink::fail(const Status& status, std::vector<Completion>& completions) {
-  for (const Item& item : items_)
-    if (item.live) completions.push_back({item.cookie, status});
-  items_.clear();
+  items_.fail(status, completions);
 }
 
 }  // namespace ccl_lab

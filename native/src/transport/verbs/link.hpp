@@ -32,6 +32,7 @@
 
 #include "base/signals.hpp"
 #include "trace/ring.hpp"
+#include "transport/items.hpp"
 #include "transport/queue.hpp"
 #include "transport/regions.hpp"
 #include "transport/segment_order.hpp"
@@ -232,7 +233,6 @@ class VerbsLink {
   void ack_said();
   void chain(Pair& pair, std::span<const verbs::Send> sends, const Flight& flight);
   void ring(Pair& pair);
-  void complete(std::uint32_t item, std::vector<Completion>& completions);
   void item_done(std::uint32_t item, std::vector<Completion>& completions);
   void flight_done(Pair& pair, std::int64_t now_ns, std::vector<Completion>& completions);
   void confirm(std::vector<Completion>& completions);
@@ -275,8 +275,7 @@ class VerbsLink {
   std::map<RegionKey, RemoteRegion> remote_;
   std::vector<Request> pending_;       // of the peer, for memory that is being registered
 
-  std::vector<Item> items_;
-  std::vector<std::uint32_t> free_;
+  Items<Item> items_;
   Queue<std::uint32_t> puts_;          // items with bytes that are in no segment yet
   Queue<std::uint32_t> gets_;
   Queue<std::uint32_t> sprayed_;       // items whose bytes are with the NICs, to be told of when they are there

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/clock.hpp"
+#include "transport/segment_span.hpp"
 #include "transport/verbs/link.hpp"
 
 namespace ccl_lab {
@@ -123,18 +124,7 @@ void VerbsLink::return_receives() {
 }
 
 void VerbsLink::record(Track track, std::uint64_t nbytes, const Tag& tag, std::int64_t begin_ns, std::int64_t end_ns) const {
-  SpanRecord span{};
-  span.begin_ns = begin_ns;
-  span.end_ns = end_ns;
-  span.nbytes = static_cast<std::int64_t>(nbytes);
-  span.coll_id = tag.coll_id;
-  span.op_id = tag.op_id;
-  span.peer = name_.peer;
-  span.index = name_.nic;
-  span.epoch = context_.epoch;
-  span.track = static_cast<std::uint8_t>(track);
-  span.kind = static_cast<std::uint8_t>(SpanKind::segment);
-  context_.trace->record(span);
+  context_.trace->record(segment_span(track, name_.peer, name_.nic, context_.epoch, tag, nbytes, begin_ns, end_ns));
 }
 
 }  // namespace ccl_lab

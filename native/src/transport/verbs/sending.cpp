@@ -20,15 +20,7 @@ std::uint32_t chunk_of(const RegionCard& region, std::uint64_t offset) { return 
 
 std::uint32_t VerbsLink::add(const Item& item) {
   posted_ = true;
-  if (free_.empty()) {
-    items_.push_back(item);
-    free_.reserve(items_.capacity());
-    return static_cast<std::uint32_t>(items_.size() - 1);
-  }
-  const std::uint32_t at = free_.back();
-  free_.pop_back();
-  items_[at] = item;
-  return at;
+  return items_.add(item);
 }
 
 void VerbsLink::post(const Put& put, std::uint32_t sequence) {
@@ -207,13 +199,11 @@ void VerbsLink::put_segment(Pair& pair, std::uint32_t at, const Ends& ends, bool
 
 // The first of `queue` is failed where the peer has no such memory. True: it was.
 bool VerbsLink::refuse_unreachable(Queue<std::uint32_t>& queue, std::vector<Completion>& completions) {
-  Item& item = items_[queue.front()];
+  const Item& item = items_[queue.front()];
   if (item.cut > 0) return false;
   Status status = check(item.is_get ? "get" : "put", item.remote, item.nbytes, item.tag);
   if (status.ok()) return false;
-  completions.push_back({item.cookie, std::move(status)});
-  item.live = false;
-  free_.push_back(queue.front());
+  items_.complete(queue.front(), std::move(status), completions);
   queue.pop();
   return true;
 }
@@ -270,7 +260,7 @@ bool VerbsLink::cut_get(std::int64_t now_ns, std::vector<Completion>& completion
   if (refuse_unreachable(gets_, completions)) return true;
   if (item.nbytes == 0) {
     gets_.pop();
-    complete(at, completions);
+    items_.complete(at, Status(), completions);
     return true;
   }
   Ends ends;
@@ -332,18 +322,12 @@ void VerbsLink::pump(std::int64_t now_ns, std::vector<Completion>& completions) 
 
 // ---- done
 
-void VerbsLink::complete(std::uint32_t at, std::vector<Completion>& completions) {
-  completions.push_back({items_[at].cookie, {}});
-  items_[at].live = false;
-  free_.push_back(at);
-}
-
 void VerbsLink::item_done(std::uint32_t at, std::vector<Completion>& completions) {
   Item& item = items_[at];
   --item.open;
   if (item.open > 0 || item.cut < item.nbytes) return;
   if (item.confirmed) confirm(completions);
-  else complete(at, completions);
+  else items_.complete(at, Status(), completions);
 }
 
 void VerbsLink::flight_done(Pair& pair, std::int64_t now_ns, std::vector<Completion>& completions) {
@@ -380,7 +364,7 @@ void VerbsLink::confirm(std::vector<Completion>& completions) {
   for (; !unconfirmed_.empty(); unconfirmed_.pop()) {
     const Unconfirmed& first = unconfirmed_.front();
     if (static_cast<std::int32_t>(acked_ - first.number) <= 0 || items_[first.item].open > 0) return;
-    complete(first.item, completions);
+    items_.complete(first.item, Status(), completions);
   }
 }
 
