@@ -11,6 +11,7 @@
 #include <string>
 
 #include "check.hpp"
+#include "node/trials.hpp"
 #include "node_ranks.hpp"
 
 using namespace ccl_lab;
@@ -185,6 +186,18 @@ bool send_all_sizes(NodeRank& self, Memory memory) {
   return true;
 }
 
+// What a call took, by a machine on which either way costs what `of` says.
+template <class Cost>
+int crossings(node::RouteTrials& trials, int calls, std::uint64_t block_bytes, Cost of) {
+  int crossed = 0;
+  for (int i = 0; i < calls; ++i) {
+    const bool cross = trials.crosses(Collective::all_gather, block_bytes);
+    crossed += cross ? 1 : 0;
+    trials.took(Collective::all_gather, block_bytes, cross, of(cross));
+  }
+  return crossed;
+}
+
 }  // namespace
 
 TEST(every_collective_on_mapped_memory) {
@@ -229,6 +242,20 @@ TEST(a_rank_that_may_not_cross_keeps_all_from_it) {
     return self.group->traffic().read_bytes - before == 4 * 200'000 && every_collective(self, Memory::mixed);
   }, options, options_of));
 }
+TEST(the_faster_way_of_plain_memory_is_found_and_the_other_tried_now_and_then) {
+  node::RouteTrials trials;
+  const int by_kernel = crossings(trials, 1000, 1 << 20, [](bool cross) { return cross ? 20'000 : 30'000; });
+  CHECK(by_kernel > 980 && by_kernel < 998);
+  // Other sizes and collectives have a choice of their own.
+  const int by_stages = crossings(trials, 1000, 1 << 16, [](bool cross) { return cross ? 90'000 : 30'000; });
+  CHECK(by_stages > 2 && by_stages < 8);
+}
+TEST(a_machine_that_changes_its_mind_is_followed) {
+  node::RouteTrials trials;
+  CHECK(crossings(trials, 500, 1 << 20, [](bool cross) { return cross ? 20'000 : 30'000; }) > 480);
+  CHECK(crossings(trials, 500, 1 << 20, [](bool cross) { return cross ? 200'000 : 30'000; }) < 100);
+  CHECK(crossings(trials, 2000, 1 << 20, [](bool cross) { return cross ? 20'000 : 100'000; }) > 1000);
+}
 // Sums in order of rank: 1 is lost in 2^24 (+) 1, and not in 1 (+) ... (+) 2^24.
 TEST(sums_by_the_kernel_are_in_order_of_rank) {
   node::GroupOptions options;
@@ -268,6 +295,29 @@ TEST(messages_between_pairs) {
   node::GroupOptions options;
   options.cross = node::Cross::never;
   CHECK(run_ranks(2, [](NodeRank& self) { return send_all_sizes(self, Memory::plain); }, options));
+}
+
+// The pieces of a long message use the slots of short ones, which a late receiver has still to read.
+TEST(a_long_message_overtakes_no_short_one) {
+  CHECK(run_ranks(2, [](NodeRank& self) {
+    constexpr std::uint64_t kCounts[] = {1, 4096, 3000, 200'001, 4000, 5};
+    if (self.rank == 1) ::usleep(20'000);
+    for (std::uint64_t m = 0; m < std::size(kCounts); ++m) {
+      std::vector<float> data(kCounts[m]);
+      for (std::uint64_t i = 0; self.rank == 0 && i < data.size(); ++i) data[i] = value(static_cast<int>(m), i);
+      node::Call call;
+      call.collective = Collective::send_recv;
+      call.dtype = DType::float32;
+      call.block_bytes = data.size() * sizeof(float);
+      call.root = 0;
+      call.peer = 1;
+      call.input = call.output = reinterpret_cast<std::byte*>(data.data());
+      if (!self.run(call).ok()) return false;
+      for (std::uint64_t i = 0; i < data.size(); ++i)
+        if (data[i] != value(static_cast<int>(m), i)) return false;
+    }
+    return true;
+  }));
 }
 
 // Ranks that come late find the others asleep; roots that run ahead are held back; nothing is lost.

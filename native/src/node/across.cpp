@@ -46,8 +46,8 @@ bool may_read_across(const Core& core) {
   return true;
 }
 
-// Both copies are within one core's caches. There the kernel's took 2 to 4 times as long, and was still the faster way
-// between processes: a stage's lines change cores twice for every byte, which no copy within a process shows.
+// Both copies are within one core's caches. There the kernel's took 2 to 4 times as long where it could still be the faster
+// way between processes: a stage's lines change cores twice for every byte, which no copy within a process shows.
 bool reading_across_pays() {
   constexpr std::size_t kBytes = 256 * 1024;
   constexpr int kTimes = 4;

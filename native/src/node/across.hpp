@@ -18,7 +18,7 @@ bool read_across(Core& core, int place, std::uint64_t address, std::byte* to, st
 // True if this process may read the memory of all other members.
 bool may_read_across(const Core& core);
 
-// False where the kernel's copies are so slow that stages are better at every size (sandboxes that trace system calls).
+// False where the kernel's copies are so slow that they need no trial (sandboxes that trace system calls).
 bool reading_across_pays();
 
 }  // namespace ccl_lab::node

@@ -26,7 +26,7 @@ constexpr std::int64_t kSpinAloneNs = 3'000;
 // With more ranks than cores, the peer that is waited for may be running on another core.
 constexpr int kPollsBeforeYield = 1;
 constexpr std::uint64_t kSmallBytes = 8192;
-// Copies by the kernel, of a block: between two processes that were equal at 4 to 8 KiB.
+// The least block that the kernel may copy: between two processes both ways were equal at 4 to 8 KiB.
 constexpr std::uint32_t kCrossFrom = 8192;
 constexpr std::uint64_t kSmallBytesOfAll = 65536;
 
@@ -92,7 +92,7 @@ Status Group::attach(std::int32_t rank, std::shared_ptr<RankSegment> segment) {
   if (complete() && options_.cross != Cross::never) {
     can_cross_ = may_read_across(core_);
     if (options_.cross == Cross::always) cross_from_ = 0;
-    else if (can_cross_ && core_.place == 0 && reading_across_pays()) cross_from_ = kCrossFrom;
+    else if (can_cross_ && core_.place == 0 && reading_across_pays()) trials_ = std::make_unique<RouteTrials>();
   }
   return {};
 }
@@ -186,11 +186,28 @@ void Group::describe_buffers() {
   if (out_bytes > 0 && locate(call.output, out_bytes, at.output, at.output_head, at.output_tail))
     at.flags |= kOutputMapped;
   if (can_cross_) at.flags |= kCanCross;
+  if (trials_ == nullptr || call.collective == Collective::send_recv) return;
+  described_ns_ = now_ns();
+  at.cross_from = trials_->crosses(call.collective, call.block_bytes) ? kCrossFrom : kNeverCross;
 }
 
 Turn Group::advance() {
   if (core_.call.collective == Collective::send_recv) return step_pair(core_);
-  return small_ ? step_small(core_) : step_large(core_, large_);
+  return small_ ? step_small(core_) : advance_large();
+}
+
+Turn Group::advance_large() {
+  const Turn turn = step_large(core_, large_);
+  if (turn == Turn::done && trials_ != nullptr) learn();
+  return turn;
+}
+
+// A call that went another way than was asked for, as mapped buffers do, says nothing of the two.
+void Group::learn() {
+  const bool asked = core_.where[static_cast<std::size_t>(core_.place)].cross_from != kNeverCross;
+  const bool crossed = core_.route == Route::pulled || core_.route == Route::swapped;
+  if (core_.route != Route::mapped && asked == crossed)
+    trials_->took(core_.call.collective, core_.call.block_bytes, crossed, now_ns() - described_ns_);
 }
 
 Turn Group::step() {

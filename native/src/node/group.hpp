@@ -21,10 +21,11 @@
 
 #include "node/core.hpp"
 #include "node/large.hpp"
+#include "node/trials.hpp"
 
 namespace ccl_lab::node {
 
-// Whether the kernel copies plain buffers between processes: where that pays, not at all, or at every size it can.
+// Whether the kernel copies plain buffers between processes: where that was the faster way, never, or wherever it can.
 enum class Cross : std::uint8_t { automatic, never, always };
 
 struct GroupOptions {
@@ -84,9 +85,11 @@ class Group {
 
  private:
   Turn advance();
+  [[gnu::noinline]] Turn advance_large();  // what small messages need not carry
   Status check(const Call& call) const;
   void begin_pair();
   void describe_buffers();
+  void learn();
   bool locate(const std::byte* data, std::uint64_t nbytes, std::uint64_t& offset, std::uint16_t& head, std::uint16_t& tail) const;
   Turn wait_for(std::int64_t for_ns);
 
@@ -101,7 +104,9 @@ class Group {
   bool broken_ = false;
   bool can_cross_ = false;
   std::uint32_t cross_from_ = kNeverCross;
-  std::int64_t begun_ns_ = 0;
+  std::unique_ptr<RouteTrials> trials_;  // of the rank that decides for all
+  std::int64_t begun_ns_ = 0;      // while a trace is recorded
+  std::int64_t described_ns_ = 0;  // since when a large call is timed for the trials
 };
 
 }  // namespace ccl_lab::node

@@ -24,6 +24,7 @@ struct Large {
   std::uint64_t chunks = 0;         // of a unit
   bool streaming = false;
 
+  bool alone = false;               // each rank sums for itself
   // Through the stages; or the pieces of a reduction, or the rounds of a swap.
   std::uint64_t segment = 0;        // which one
   std::uint64_t n_segments = 0;
@@ -39,6 +40,9 @@ struct Large {
 
 // How a unit's block is cut for `workers` at a time.
 std::uint64_t chunk_bytes_for(Collective collective, std::uint64_t block_bytes, std::uint64_t n_units, int n, int n_cores);
+
+// True where the outputs of all ranks would not stay in the caches: stores past them pay for what is not read first.
+bool outgrows_caches(const Core& core);
 
 Turn step_large(Core& core, Large& large);
 Turn step_mapped(Core& core, Large& large);

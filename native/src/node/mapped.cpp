@@ -63,6 +63,8 @@ void run_piece(Core& core, const Large& large, std::size_t n_sources, std::size_
   if (reduces(call.collective))
     reduce_to(call.dtype, call.redop, core.targets.data(), n_targets, core.sources.data(), n_sources,
               nbytes / itemsize(call.dtype), call.redop == RedOp::avg ? core.n : 1, stores);
+  else if (n_targets == 1 && !large.streaming)
+    std::memcpy(core.targets[0], core.sources[0], nbytes);
   else
     copy_to(core.targets.data(), n_targets, core.sources[0], nbytes, stores);
   core.traffic.read_bytes += n_sources * nbytes;
@@ -109,18 +111,12 @@ void run_task(Core& core, const Large& large, std::uint64_t task) {
                 static_cast<std::uint64_t>(to.last - to.first) * nbytes, -1, call.share_ops == nullptr ? -1 : call.share_ops[large.round.owner()]);
 }
 
-// Stores past the caches pay where the destinations are not read first and would not stay in the caches.
-bool stream(const Core& core) {
-  const Call& call = core.call;
-  const auto n = static_cast<std::uint64_t>(core.n);
-  const Blocks blocks = blocks_of(call.collective, call.root, core.n, call.root, -1);
-  const std::uint64_t all = blocks.output * call.block_bytes * n;
-  if (all < cache_sizes().l3 / 2) return false;
-  const auto root = static_cast<std::size_t>(call.root);
-  return !reduces(call.collective) || core.inputs[root] != core.outputs[root];
-}
-
 }  // namespace
+
+bool outgrows_caches(const Core& core) {
+  const Blocks blocks = blocks_of(core.call.collective, core.call.root, core.n, core.call.root, -1);
+  return blocks.output * core.call.block_bytes * static_cast<std::uint64_t>(core.n) >= cache_sizes().l3 / 2;
+}
 
 std::uint64_t chunk_bytes_for(Collective collective, std::uint64_t block_bytes, std::uint64_t n_units, int n, int n_cores) {
   // At least two tasks for each rank that can run, so that who comes late finds something to do.
@@ -137,7 +133,8 @@ Turn step_mapped(Core& core, Large& large) {
     large.chunk_bytes = chunk_bytes_for(core.call.collective, core.call.block_bytes, units, core.n, core.n_cores);
     large.chunks = (core.call.block_bytes + large.chunk_bytes - 1) / large.chunk_bytes;
     large.round.resize(core, units * large.chunks);
-    large.streaming = stream(core);
+    const auto root = static_cast<std::size_t>(core.call.root);
+    large.streaming = outgrows_caches(core) && (!reduces(core.call.collective) || core.inputs[root] != core.outputs[root]);
     core.stage = 3;
   }
   std::uint64_t task = 0;

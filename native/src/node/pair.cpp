@@ -2,23 +2,26 @@
 //
 //   tiny     the message is in the sender's line                         received = m
 //   short    in the sender's slot                                        received = m
-//   long     line: where the input lies ──► answer: where the output lies, and the way
+//   long     of mapped memory: where it lies ──► answer: where the output lies, and the way
 //              split    both mapped: the receiver copies the first half, the sender the second
-//              pull     the receiver copies all: from mapped memory, or across processes by the kernel
-//              pieces   through the slots, several at a time: neither side sees the other's memory
+//              pull     the receiver copies all
+//            of plain memory: pieces through the slots, several at a time, from the first moment
 //
+// The kernel could copy plain memory at one go (across.hpp); two cores that copy at the same time were faster at every size.
 // Lines and slots are reused when `received` says so; a sender of a long message stays until its buffer is free.
 #include <algorithm>
 #include <cstring>
+#include <string>
 
-#include "node/across.hpp"
+#include "base/cpu.hpp"
+#include "node/core.hpp"
 #include "reduce/reduce.hpp"
 
 namespace ccl_lab::node {
 
 namespace {
 
-enum class Way : std::uint32_t { split = 1, pull = 2, pieces = 3 };
+enum class Way : std::uint32_t { split = 1, pull = 2 };
 struct Answer {
   std::uint64_t output;
   std::uint32_t way;
@@ -26,9 +29,21 @@ struct Answer {
 
 enum Stage : int { kEnter = 0, kAnswer = 1, kPieces = 2, kLeave = 3 };
 
-void copy(Core& core, std::byte* to, const std::byte* from, std::uint64_t nbytes) {
-  std::byte* dsts[] = {to};
-  copy_to(dsts, 1, from, nbytes);
+// Of lines that another core has: up to so many bytes vector loads were the faster way, beyond that the library's.
+constexpr std::uint64_t kVectorBytes = 64 * 1024;
+
+void copy_mapped(Core& core, std::byte* to, const std::byte* from, std::uint64_t nbytes) {
+  std::byte* const dsts[] = {to};
+  if (nbytes <= kVectorBytes) copy_to(dsts, 1, from, nbytes);
+  else std::memcpy(to, from, nbytes);
+  core.traffic.read_bytes += nbytes;
+  core.traffic.written_bytes += nbytes;
+}
+
+void copy_piece(Core& core, std::byte* to, const std::byte* from, std::uint64_t nbytes, bool streaming) {
+  std::byte* const dsts[] = {to};
+  if (streaming) copy_to(dsts, 1, from, nbytes, Stores::streaming);
+  else std::memcpy(to, from, nbytes);
   core.traffic.read_bytes += nbytes;
   core.traffic.written_bytes += nbytes;
 }
@@ -36,6 +51,9 @@ void copy(Core& core, std::byte* to, const std::byte* from, std::uint64_t nbytes
 // The first half, for the receiver; whole cache lines.
 std::uint64_t half_of(std::uint64_t nbytes) { return nbytes / 2 / 64 * 64; }
 std::uint64_t n_pieces(std::uint64_t nbytes) { return (nbytes + kSlotBytes - 1) / kSlotBytes; }
+
+// True where the receiver may look at the input itself.
+bool shown(const Where& from) { return (from.flags & kInputMapped) != 0 && (from.input_head | from.input_tail) == 0; }
 
 Turn send(Core& core) {
   const Call& call = core.call;
@@ -53,27 +71,29 @@ Turn send(Core& core) {
     line.tag.store(core.tag, std::memory_order_release);
     if (core.parking.anyone()) core.wake(peer);
     if (nbytes <= kSlotBytes) return Turn::done;
-    core.stage = kAnswer;
+    core.stage = shown(core.where[static_cast<std::size_t>(core.place)]) ? kAnswer : kPieces;
+    core.seen = 0;
   }
   if (core.stage == kAnswer) {
     if (theirs.answer.tag.load(std::memory_order_acquire) != core.tag) return Turn::waiting;
     Answer answer{};
     std::memcpy(&answer, theirs.answer.data, sizeof answer);
-    core.stage = answer.way == static_cast<std::uint32_t>(Way::pieces) ? kPieces : kLeave;
-    core.seen = 0;
+    core.stage = kLeave;
     if (answer.way == static_cast<std::uint32_t>(Way::split)) {
       const std::uint64_t half = half_of(nbytes);
       if (answer.output <= core.arena_bytes && nbytes <= core.arena_bytes - answer.output)
-        copy(core, core.members[static_cast<std::size_t>(peer)].arena + answer.output + half, call.input + half, nbytes - half);
+        copy_mapped(core, core.members[static_cast<std::size_t>(peer)].arena + answer.output + half, call.input + half, nbytes - half);
       mine.copied.store(core.message, std::memory_order_release);
       if (core.parking.anyone()) core.wake(peer);
     }
   }
+  // The slots are those of short messages, which must have been taken.
+  if (core.stage == kPieces && theirs.received.load(std::memory_order_acquire) + 1 < core.message) return Turn::waiting;
   while (core.stage == kPieces) {
     const std::uint64_t put = mine.pieces_in.load(std::memory_order_relaxed);
     if (put - theirs.pieces_out.load(std::memory_order_acquire) >= kPairSlots) return Turn::waiting;
     const std::uint64_t at = static_cast<std::uint64_t>(core.seen) * kSlotBytes;
-    copy(core, mine.slots[put % kPairSlots], call.input + at, std::min<std::uint64_t>(kSlotBytes, nbytes - at));
+    copy_piece(core, mine.slots[put % kPairSlots], call.input + at, std::min<std::uint64_t>(kSlotBytes, nbytes - at), false);
     mine.pieces_in.store(put + 1, std::memory_order_release);
     if (core.parking.anyone()) core.wake(peer);
     if (static_cast<std::uint64_t>(++core.seen) == n_pieces(nbytes)) core.stage = kLeave;
@@ -81,17 +101,11 @@ Turn send(Core& core) {
   return theirs.received.load(std::memory_order_acquire) >= core.message ? Turn::done : Turn::waiting;
 }
 
-// How a long message comes; publishes it to the sender.
-Way answer(Core& core, const Where& from) {
+// How a message of mapped memory comes; publishes it to the sender.
+Way answer(Core& core) {
   const Where& to = core.where[static_cast<std::size_t>(core.place)];
-  const bool input_mapped = (from.flags & kInputMapped) != 0 && (from.input_head | from.input_tail) == 0 &&
-                            from.input <= core.arena_bytes && core.call.block_bytes <= core.arena_bytes - from.input;
   const bool output_mapped = (to.flags & kOutputMapped) != 0 && (to.output_head | to.output_tail) == 0;
-  core.inputs[static_cast<std::size_t>(core.call.root)] =
-      input_mapped ? core.members[static_cast<std::size_t>(core.call.root)].arena + from.input : nullptr;
-  Way way = Way::pieces;
-  if (input_mapped) way = output_mapped ? Way::split : Way::pull;
-  else if ((to.flags & kCanCross) != 0) way = Way::pull;
+  const Way way = output_mapped ? Way::split : Way::pull;
   Line& line = core.pair(core.place, core.call.root).answer;
   const Answer said{to.output, static_cast<std::uint32_t>(way)};
   std::memcpy(line.data, &said, sizeof said);
@@ -100,14 +114,18 @@ Way answer(Core& core, const Where& from) {
   return way;
 }
 
-bool pull(Core& core, const Where& from, std::uint64_t nbytes) {
-  const Call& call = core.call;
-  const std::byte* const near = core.inputs[static_cast<std::size_t>(call.root)];
-  if (near != nullptr) {
-    copy(core, call.output, near, nbytes);
-    return true;
+// The receiver's share; what lies outside the arena would be of a damaged peer.
+bool pull(Core& core, const Where& from, Way way) {
+  const std::uint64_t nbytes = core.call.block_bytes;
+  if (from.input > core.arena_bytes || nbytes > core.arena_bytes - from.input) {
+    core.status = Status(Code::internal, "rank " + std::to_string(core.ranks[static_cast<std::size_t>(core.call.root)]) +
+                                             " sends what lies outside its arena; its memory is damaged",
+                         core.ranks[static_cast<std::size_t>(core.call.root)]);
+    return false;
   }
-  return read_across(core, call.root, from.address, call.output, nbytes);
+  copy_mapped(core, core.call.output, core.members[static_cast<std::size_t>(core.call.root)].arena + from.input,
+              way == Way::split ? half_of(nbytes) : nbytes);
+  return true;
 }
 
 Turn receive(Core& core) {
@@ -131,20 +149,24 @@ Turn receive(Core& core) {
     }
     Where from;
     std::memcpy(&from, line.data, sizeof from);
-    const Way way = answer(core, from);
-    if (way != Way::pieces && !pull(core, from, way == Way::split ? half_of(nbytes) : nbytes)) return Turn::failed;
-    core.stage = way == Way::pieces ? kPieces : way == Way::split ? kAnswer : kLeave;
+    core.stage = kPieces;
     core.seen = 0;
+    if (shown(from)) {
+      const Way way = answer(core);
+      if (!pull(core, from, way)) return Turn::failed;
+      core.stage = way == Way::split ? kAnswer : kLeave;
+    }
   }
   if (core.stage == kAnswer) {
     if (theirs.copied.load(std::memory_order_acquire) < core.message) return Turn::waiting;
     core.stage = kLeave;
   }
+  const bool streaming = nbytes > cache_sizes().l3 / 2;
   while (core.stage == kPieces) {
     const std::uint64_t taken = mine.pieces_out.load(std::memory_order_relaxed);
     if (theirs.pieces_in.load(std::memory_order_acquire) == taken) return Turn::waiting;
     const std::uint64_t at = static_cast<std::uint64_t>(core.seen) * kSlotBytes;
-    copy(core, call.output + at, theirs.slots[taken % kPairSlots], std::min<std::uint64_t>(kSlotBytes, nbytes - at));
+    copy_piece(core, call.output + at, theirs.slots[taken % kPairSlots], std::min<std::uint64_t>(kSlotBytes, nbytes - at), streaming);
     mine.pieces_out.store(taken + 1, std::memory_order_release);
     if (core.parking.anyone()) core.wake(call.root);
     if (static_cast<std::uint64_t>(++core.seen) == n_pieces(nbytes)) core.stage = kLeave;

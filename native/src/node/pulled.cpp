@@ -14,6 +14,7 @@
 // In place an all_reduce overwrites a piece of a peer's part only after that peer has summed it, so has read it here.
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 
 #include "node/across.hpp"
 #include "node/large.hpp"
@@ -43,11 +44,6 @@ int kth_peer(const Core& core, std::uint64_t k) {
   return static_cast<int>((static_cast<std::uint64_t>(core.place) + 1 + k) % static_cast<std::uint64_t>(core.n));
 }
 
-void move_bytes(std::byte* to, const std::byte* from, std::uint64_t nbytes) {
-  std::byte* const dsts[] = {to};
-  copy_to(dsts, 1, from, nbytes);
-}
-
 // Bytes of the input of `place`, to memory of this rank.
 bool fetch_input(Core& core, int place, std::uint64_t offset, std::byte* to, std::uint64_t nbytes) {
   const auto i = static_cast<std::size_t>(place);
@@ -55,7 +51,7 @@ bool fetch_input(Core& core, int place, std::uint64_t offset, std::byte* to, std
   core.traffic.read_bytes += nbytes;
   core.traffic.written_bytes += nbytes;
   if (near == nullptr) return read_across(core, place, core.where[i].address + offset, to, nbytes);
-  move_bytes(to, near + offset, nbytes);
+  std::memcpy(to, near + offset, nbytes);
   return true;
 }
 
@@ -65,7 +61,7 @@ bool fetch_output(Core& core, int place, std::uint64_t offset, std::byte* to, st
   core.traffic.read_bytes += nbytes;
   core.traffic.written_bytes += nbytes;
   if (near == nullptr) return read_across(core, place, core.where[i].output_address + offset, to, nbytes);
-  move_bytes(to, near + offset, nbytes);
+  std::memcpy(to, near + offset, nbytes);
   return true;
 }
 
@@ -227,7 +223,7 @@ Turn step_slices(Core& core, Large& large) {
   }
   if (!all_at_least(core, &Board::staged, large.first_phase + large.segment + 1)) return core.may_wait();
   for (std::uint64_t block = 0; block < static_cast<std::uint64_t>(core.n); ++block)
-    move_bytes(call.output + block * call.block_bytes + at, scratch(core) + block * large.segment_bytes, nbytes);
+    std::memcpy(call.output + block * call.block_bytes + at, scratch(core) + block * large.segment_bytes, nbytes);
   core.traffic.read_bytes += static_cast<std::uint64_t>(core.n) * nbytes;
   core.traffic.written_bytes += static_cast<std::uint64_t>(core.n) * nbytes;
   if (++large.segment == large.n_segments) return leave(core);

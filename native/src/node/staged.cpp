@@ -1,15 +1,17 @@
 // Plain buffers, which peers cannot see: segment by segment through stages that stay in the caches.
 //
 //   segment s, half s & 1:
-//     owner of a plain input    input -> own stage                      staged = phase
-//     collectives that reduce   a round of tasks: stages and mapped inputs -> result stage and mapped outputs
+//     owner of a plain input    what peers want of the input -> own stage                              staged = phase
+//     all_reduce, reduce        a round of tasks: stages and mapped inputs -> result stage and mapped outputs
 //                               owner of a plain output: result stage -> output
-//     others                    every rank: stages and mapped inputs -> own output
-//                                                                       taken = phase
+//     others, and sums that     every rank: stages and mapped inputs -> own output
+//     each rank makes alone                                                                            taken = phase
 //   A half is written again when all ranks have taken the segment before the last.
 //
-// Reductions need the round, because every rank summing everything would read n stages n times.
+// An all_reduce of many needs the round, because every rank summing everything would read n stages n times. A reduce_scatter
+// reads each byte once without it, and two ranks move less if both sum all.
 #include <algorithm>
+#include <cstring>
 
 #include "node/geometry.hpp"
 #include "node/large.hpp"
@@ -19,8 +21,10 @@ namespace ccl_lab::node {
 
 namespace {
 
-// A segment of all ranks should stay in the second-level caches.
-constexpr std::uint64_t kSegmentBytes = 128 * 1024;
+// Where all do the same, a segment is as large as a stage: ranks that share a core change places once for each. From a root
+// it is an eighth of the message, so that the others copy while the root does.
+constexpr std::uint64_t kLeastSegment = 32 * 1024;
+constexpr std::uint64_t kSegmentsOfRoot = 8;
 
 enum Stage : int { kCopyIn = 10, kEveryoneIn = 11, kTasks = 12, kCopyOut = 13, kEveryoneOut = 14 };
 
@@ -53,20 +57,37 @@ bool plain_output(const Core& core, int place) {
          core.outputs[static_cast<std::size_t>(place)] == nullptr;
 }
 
-// Not memcpy, which may use `rep movsb`: that was three times slower on lines that another core has.
-void move_bytes(std::byte* to, const std::byte* from, std::uint64_t nbytes) {
-  std::byte* const dsts[] = {to};
-  copy_to(dsts, 1, from, nbytes);
+// True where every rank sums what it gets by itself. Not where an input is mapped: its owner might write an output over it
+// that a peer still reads.
+bool sums_alone(const Core& core) {
+  const Collective collective = core.call.collective;
+  if (collective != Collective::reduce_scatter && (collective != Collective::all_reduce || core.n > 2)) return false;
+  for (int j = 0; j < core.n; ++j)
+    if (core.inputs[static_cast<std::size_t>(j)] != nullptr || core.outputs[static_cast<std::size_t>(j)] != nullptr) return false;
+  return true;
+}
+
+// True if some peer reads block `block` of this rank's input.
+bool peers_read(const Core& core, const Large& large, std::uint64_t block) {
+  switch (core.call.collective) {
+    case Collective::reduce_scatter: return !large.alone || block != static_cast<std::uint64_t>(core.place);
+    case Collective::scatter:
+    case Collective::all_to_all: return block != static_cast<std::uint64_t>(core.place);
+    case Collective::gather: return core.place != core.call.root;
+    default: return true;
+  }
 }
 
 void copy_in(Core& core, const Large& large) {
   if (core.blocks.input == 0 || core.inputs[static_cast<std::size_t>(core.place)] != nullptr) return;
   const std::uint64_t nbytes = bytes_of(core, large);
   std::byte* const stage = core.own->stage[large.segment & 1];
-  for (std::uint64_t block = 0; block < core.blocks.input; ++block)
-    move_bytes(stage + block * large.segment_bytes, core.call.input + block * core.call.block_bytes + begin_of(large), nbytes);
-  core.traffic.read_bytes += core.blocks.input * nbytes;
-  core.traffic.written_bytes += core.blocks.input * nbytes;
+  for (std::uint64_t block = 0; block < core.blocks.input; ++block) {
+    if (!peers_read(core, large, block)) continue;
+    std::memcpy(stage + block * large.segment_bytes, core.call.input + block * core.call.block_bytes + begin_of(large), nbytes);
+    core.traffic.read_bytes += nbytes;
+    core.traffic.written_bytes += nbytes;
+  }
 }
 
 void reduce_task(Core& core, const Large& large, std::uint64_t task) {
@@ -91,18 +112,39 @@ void reduce_task(Core& core, const Large& large, std::uint64_t task) {
   core.traffic.written_bytes += n_targets * nbytes;
 }
 
-void copy_out(Core& core, const Large& large) {
-  if (core.blocks.output == 0) return;
+// The own block of all inputs, or all of them, summed in order of place.
+void sum_alone(Core& core, const Large& large) {
   const Call& call = core.call;
   const std::uint64_t nbytes = bytes_of(core, large);
-  if (reduces(call.collective)) {
-    if (!plain_output(core, core.place)) return;
-    const std::uint64_t block = call.collective == Collective::reduce_scatter ? static_cast<std::uint64_t>(core.place) : 0;
-    move_bytes(call.output + begin_of(large), result(core, large, block), nbytes);
-    core.traffic.read_bytes += nbytes;
-    core.traffic.written_bytes += nbytes;
-    return;
-  }
+  const std::uint64_t block = call.collective == Collective::reduce_scatter ? static_cast<std::uint64_t>(core.place) : 0;
+  for (int j = 0; j < core.n; ++j)
+    core.sources[static_cast<std::size_t>(j)] =
+        j == core.place ? call.input + block * call.block_bytes + begin_of(large) : source(core, large, j, block);
+  std::byte* const target[] = {call.output + begin_of(large)};
+  reduce_to(call.dtype, call.redop, target, 1, core.sources.data(), core.sources.size(), nbytes / itemsize(call.dtype),
+            call.redop == RedOp::avg ? core.n : 1, large.streaming ? Stores::streaming : Stores::cached);
+  core.traffic.read_bytes += core.sources.size() * nbytes;
+  core.traffic.written_bytes += nbytes;
+}
+
+void move_out(const Large& large, std::byte* to, const std::byte* from, std::uint64_t nbytes) {
+  std::byte* const dst[] = {to};
+  if (large.streaming) copy_to(dst, 1, from, nbytes, Stores::streaming);
+  else if (to != from) std::memcpy(to, from, nbytes);
+}
+
+void take_result(Core& core, const Large& large) {
+  if (!plain_output(core, core.place)) return;
+  const std::uint64_t nbytes = bytes_of(core, large);
+  const std::uint64_t block = core.call.collective == Collective::reduce_scatter ? static_cast<std::uint64_t>(core.place) : 0;
+  move_out(large, core.call.output + begin_of(large), result(core, large, block), nbytes);
+  core.traffic.read_bytes += nbytes;
+  core.traffic.written_bytes += nbytes;
+}
+
+void take_blocks(Core& core, const Large& large) {
+  const Call& call = core.call;
+  const std::uint64_t nbytes = bytes_of(core, large);
   const std::uint64_t units = n_units(call.collective, core.n);
   for (std::uint64_t unit = 0; unit < units; ++unit) {
     const Side to = targets_of(call, unit, core.n);
@@ -111,10 +153,25 @@ void copy_out(Core& core, const Large& large) {
     // The rank's own bytes need no way through its stage.
     const std::byte* const src = from.first == core.place ? call.input + from.block * call.block_bytes + begin_of(large)
                                                           : source(core, large, from.first, from.block);
-    move_bytes(call.output + to.block * call.block_bytes + begin_of(large), src, nbytes);
+    move_out(large, call.output + to.block * call.block_bytes + begin_of(large), src, nbytes);
     core.traffic.read_bytes += nbytes;
     core.traffic.written_bytes += nbytes;
   }
+}
+
+void copy_out(Core& core, const Large& large) {
+  if (core.blocks.output == 0) return;
+  if (large.alone) sum_alone(core, large);
+  else if (reduces(core.call.collective)) take_result(core, large);
+  else take_blocks(core, large);
+}
+
+std::uint64_t segment_bytes_of(const Core& core) {
+  const Call& call = core.call;
+  const std::uint64_t most = kStageBytes / contribution_bytes(call.collective, 1, core.n);
+  const bool from_root = call.collective == Collective::broadcast || call.collective == Collective::scatter;
+  const std::uint64_t wanted = from_root ? std::clamp(call.block_bytes / kSegmentsOfRoot, std::min(kLeastSegment, most), most) : most;
+  return std::max<std::uint64_t>(wanted / 64 * 64, 64);
 }
 
 Turn next_segment(Core& core, Large& large) {
@@ -131,16 +188,17 @@ Turn next_segment(Core& core, Large& large) {
 
 int begin_staged(Core& core, Large& large) {
   const Call& call = core.call;
-  const std::uint64_t staged_blocks = contribution_bytes(call.collective, 1, core.n);
   large.segment = 0;
+  large.alone = sums_alone(core);
+  large.streaming = outgrows_caches(core) && core.call.input != core.call.output;
   large.first_phase = large.round.phase();
-  large.segment_bytes = std::max<std::uint64_t>(kSegmentBytes / staged_blocks / 64 * 64, 64);
+  large.segment_bytes = segment_bytes_of(core);
   large.n_segments = (call.block_bytes + large.segment_bytes - 1) / large.segment_bytes;
   return kCopyIn;
 }
 
 Turn step_staged(Core& core, Large& large) {
-  const bool reducing = reduces(core.call.collective);
+  const bool round = reduces(core.call.collective) && !large.alone;
   switch (core.stage) {
     case kCopyIn:
       if (large.segment >= 2 && !all_at_least(core, &Board::taken, phase_of(large) - 2)) return core.may_wait();
@@ -151,14 +209,14 @@ Turn step_staged(Core& core, Large& large) {
       [[fallthrough]];
     case kEveryoneIn:
       if (!all_at_least(core, &Board::staged, phase_of(large))) return core.may_wait();
-      if (reducing) {
+      if (round) {
         const std::uint64_t units = n_units(core.call.collective, core.n);
         const std::uint64_t nbytes = bytes_of(core, large);
         large.chunk_bytes = chunk_bytes_for(core.call.collective, nbytes, units, core.n, core.n_cores);
         large.chunks = (nbytes + large.chunk_bytes - 1) / large.chunk_bytes;
         large.round.resize(core, units * large.chunks);
       }
-      core.stage = reducing ? kTasks : kCopyOut;
+      core.stage = round ? kTasks : kCopyOut;
       return Turn::busy;
     case kTasks: {
       std::uint64_t task = 0;
