@@ -129,9 +129,9 @@ class Exchanging:
         """Sends splits of x to whom `ids` and `blocks` say; sizes are read when the collective starts. Returns Received.
 
         x: [rows, ...], the splits one behind the other. lengths: int32 or int64[splits], rows of each; they may be written, as may
-        ids and blocks, until everything that was posted before this call has ended. ids: integers, the split ids for rank 0, then for rank 1,
-        ...; an id may come several times. blocks: integers[size], how many ids are for each rank. capacity: rows that a rank
-        takes from one sender, the same on all ranks; default: that of out, else the rows of x. out: [size, capacity, ...].
+        ids and blocks, until everything that was posted before this call has ended. ids: integers, the split ids for rank 0, then
+        for rank 1, ...; an id may come several times. blocks: integers[size], how many ids are for each rank. capacity: rows that
+        a rank takes from one sender, the same on all ranks; default: that of out, else the rows of x. out: [size, capacity, ...].
 
         Raises ShapeError where lengths exceed x, or rows for a rank its capacity; UsageError for an id that is no split;
         DtypeError for counts that are not integers. On all ranks, once one has found it. Memory of `empty` moves in place.
@@ -162,20 +162,23 @@ class Exchanging:
         return self._exchange(native, array, receive, scratch, counts, NO_HANDLES, finish, timeout, async_op)
 
     def all_to_allv_init(
-        self, x: Any, n_splits: int, *, capacity: int | None = None, group: Sequence[int] | None = None
+        self, shape: tuple[int, ...], dtype: Any, n_splits: int, *, capacity: int | None = None, group: Sequence[int] | None = None
     ) -> PersistentExchange:
         """An all_to_allv_dynamic that will be run many times; all ranks call this. Its buffers are made, and all are told where, once.
 
-        x: an array of the shape and type that every `exec` will send. group: the ranks among whom it runs, in their order,
-        with this one (default: all); every rank calls init, those of different groups each with its own.
+        shape, dtype: of what every `exec` will send, (rows, ...). n_splits: lengths of an exec. group: the ranks among whom it runs, in
+        their order, with this one (default: all); every rank calls init, those of different groups each with its own.
         """
-        array = as_array(x, "x")
-        if array.ndim == 0:
-            raise ShapeError(f"x of all_to_allv_init on rank {self.rank}: expected rows, found a number.", rank=self.rank)
         members = tuple(range(self.size) if group is None else map(int, group))
-        rows = len(array)
-        shape = Shape(rows, array.shape[1:], collectives.dtype_name(array.dtype), int(n_splits), rows if capacity is None else capacity, members)
-        return PersistentExchange(self, shape)
+        sizes = tuple(map(int, shape))
+        if not sizes or min(sizes) < 0 or n_splits < 1 or (capacity is not None and capacity < 0):
+            raise ShapeError(
+                f"all_to_allv_init on rank {self.rank}: shape {sizes}, n_splits {n_splits}, capacity {capacity}: expected (rows, ...), "
+                "at least one split, and no negative number.", rank=self.rank,
+            )  # fmt: skip
+        name = collectives.dtype_name(np.dtype(dtype) if dtype != "bfloat16" else collectives.numpy_dtype(dtype))
+        made = Shape(sizes[0], sizes[1:], name, int(n_splits), sizes[0] if capacity is None else int(capacity), members)
+        return PersistentExchange(self, made)
 
     def moe(self, **options: Any) -> MoE:
         """Dispatch and combine of a mixture of experts; all ranks call this with the same options, which are those of `MoE`."""
@@ -204,6 +207,10 @@ class Exchanging:
                 return view, True
         return self._member.empty(max(nbytes, 1))[1][:nbytes], out is None
 
+    def _let_go(self) -> None:
+        """What ended works moved is not held any more."""
+        self._moving = [held for held in self._moving if not held[0].done()]
+
     def _exchange(
         self, native: Native, x: np.ndarray, receive: np.ndarray, scratch: np.ndarray, counts: tuple[np.ndarray, ...],
         handles: np.ndarray, finish: Callable[[], Received], timeout: Any, async_op: bool,
@@ -219,8 +226,14 @@ class Exchanging:
             )  # fmt: skip
         except AbortedError as error:  # an earlier collective failed, here or elsewhere
             raise self._member.spoke.first_reason(REASON_S) or error from error
-        self._moving = [held for held in self._moving if not held[0].done()] + [(started, x, counts, receive, scratch)]
-        work = Work(started, finish, self._failed, f"all_to_allv_dynamic #{self._coll_id} on rank {self.rank}")
+        self._let_go()
+        self._moving.append((started, x, counts, receive, scratch))
+
+        def ended() -> Received:
+            self._let_go()
+            return finish()
+
+        work = Work(started, ended, self._failed, f"all_to_allv_dynamic #{self._coll_id} on rank {self.rank}")
         return work if async_op else work.wait()
 
 
@@ -297,6 +310,7 @@ class PersistentExchange:
             if not self._comm._closed:
                 self._comm.barrier()  # nobody writes here any more
         finally:
+            self._comm._let_go()
             self.send = self._scratch = np.empty(0)
             self._receive, self._results, self._handles = [], [], []
 
