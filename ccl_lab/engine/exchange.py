@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..errors import AbortedError, DtypeError, ShapeError, UsageError
+from ..errors import AbortedError, CclError, DtypeError, ShapeError, UsageError
 from ..ir import DType, collectives
 from .buffers import as_array, as_bytes
+from .hub import cancelled
 from .lower import nics_of
 from .work import Work
 
@@ -226,15 +227,31 @@ class Exchanging:
             )  # fmt: skip
         except AbortedError as error:  # an earlier collective failed, here or elsewhere
             raise self._member.spoke.first_reason(REASON_S) or error from error
+        held = (started, x, counts, receive, scratch)
+        if not async_op:
+            return self._wait(held, finish)
         self._let_go()
-        self._moving.append((started, x, counts, receive, scratch))
+        self._moving.append(held)
 
         def ended() -> Received:
             self._let_go()
             return finish()
 
-        work = Work(started, ended, self._failed, f"all_to_allv_dynamic #{self._coll_id} on rank {self.rank}")
-        return work if async_op else work.wait()
+        return Work(started, ended, self._failed, f"all_to_allv_dynamic #{self._coll_id} on rank {self.rank}")
+
+    def _wait(self, held: tuple[Any, ...], finish: Callable[[], Received]) -> Received:
+        try:
+            held[0].wait(-1.0)
+        except CclError as error:
+            first = self._failed(error)
+            if type(first) is type(error):
+                raise
+            raise first from error
+        except KeyboardInterrupt:
+            self._moving.append(held)  # it is told to end, and may not have ended yet
+            self._failed(cancelled("interrupted from the keyboard", f"all_to_allv_dynamic on rank {self.rank}"))
+            raise
+        return finish()
 
 
 class PersistentExchange:
@@ -330,6 +347,9 @@ def _counts(lengths: Any, ids: Any, blocks: Any, rank: int) -> tuple[np.ndarray,
     """Flat arrays over the memory that will be read; lists become arrays."""
     found = []
     for name, value in (("lengths", lengths), ("ids", ids), ("blocks", blocks)):
+        if isinstance(value, np.ndarray) and value.dtype == np.int64 and value.ndim == 1 and value.flags.c_contiguous:
+            found.append(value)
+            continue
         array = np.asarray(value, np.int64) if isinstance(value, (list, tuple)) else as_array(value, name)
         if array.dtype not in (np.int32, np.int64):
             raise DtypeError(f"{name} on rank {rank}: expected int32 or int64, found {array.dtype}.", rank=rank)
