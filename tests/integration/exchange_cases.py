@@ -374,3 +374,41 @@ def rails(comm: Any) -> None:
             predicted = int(rows.sum()) * (moe.row_nbytes() + 4 * hidden) + 2 * pairs * header
             assert carried[dedup] == predicted, (dedup, carried[dedup], predicted)
     assert carried[True] < carried[False]
+
+
+def late_rank(comm: Any) -> None:
+    """Who does not come is named when time is up, whether READY is awaited or not; a reset mends it."""
+    n, x = comm.size, comm.empty((n_rows := 4, 2))
+    counts = {"lengths": [1] * n_rows, "ids": list(range(n)), "blocks": [1] * n}
+    made = comm.all_to_allv_init(x.shape, "float32", n_rows)
+    for call in (lambda: comm.all_to_allv_dynamic(x, **counts, timeout="1s"), lambda: made.exec(**counts, timeout="1s")):
+        comm._member.spoke.gather(f"before-{comm._epoch}", True, 20.0)
+        if comm.rank != 1:
+            try:
+                call()
+                raise AssertionError("nothing was raised")
+            except ccl.OpTimeout as caught:
+                assert caught.rank == 1 and "rank 1" in str(caught), repr(caught)
+        comm.reset()
+        assert (made.exec(**counts).rows == 1).all()
+    made.free()
+
+
+def lost_nic(comm: Any) -> None:
+    """A NIC of node 0 goes down in the middle: rows are exact all the same, in both forms, and some went over another NIC."""
+    n, rows, width = comm.size, 64, 4096
+    made = comm.all_to_allv_init((rows, width), "uint8", n, capacity=rows)
+    for round_ in range(30):
+        xs = [np.random.default_rng([round_, rank]).integers(0, 255, (rows, width), np.uint8) for rank in range(n)]
+        counts = [np.random.default_rng([round_, rank, 1]).multinomial(rows, [1 / n] * n) for rank in range(n)]
+        if comm.rank == 0 and round_ in (10, 20):
+            comm._member.engine.set_nic(1, 0, round_ == 20)
+        mine = {"lengths": counts[comm.rank], "ids": np.arange(n), "blocks": np.ones(n, np.int64)}
+        x = xs[comm.rank]
+        got = made.exec(x, **mine) if round_ % 2 else comm.all_to_allv_dynamic(x, **mine)
+        for s in range(n):
+            begin = int(counts[s][: comm.rank].sum())
+            assert (got.buffers[s, : got.rows[s]] == xs[s][begin : begin + got.rows[s]]).all(), (round_, s)
+    made.free()
+    lost = np.array([comm._member.engine.rails()["lost"]])
+    assert comm.all_reduce(lost)[0] > 0, "no path was lost: the test did nothing"

@@ -63,6 +63,15 @@ def test_bad_calls_are_refused(n):
     run_case("bad_calls", n)
 
 
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+def test_a_rank_that_does_not_come_is_named(transport):
+    run_case("late_rank", 3, CCL_LAB_TRANSPORT=transport)
+
+
+def test_a_nic_lost_between_two_steps_or_within_one():
+    run_case("lost_nic", 4, 2)
+
+
 def test_nodes_that_are_played_must_be_the_same_ones():
     results = launch("""
         sizes = {"0": 3, "1": 3, "2": 4}
