@@ -93,9 +93,9 @@ class Native:
             self._member.connect(self._links)
             self._epoch = self._member.epoch
 
-    def lengths(self, memory: np.ndarray) -> np.ndarray:
-        """int64[ranks, splits + 1] over `memory`, in which they lie: lengths, and the rows that came."""
-        n, width = len(self.shape.group), 8 * (self.shape.n_splits + 1)
+    def headers(self, memory: np.ndarray) -> np.ndarray:
+        """int64[ranks, 1 + splits + 1] over `memory`, in which they lie: tag, lengths, and the rows that came."""
+        n, width = len(self.shape.group), 8 * (self.shape.n_splits + 2)
         begin = self.handle.lengths_offset(0)
         stride = self.handle.lengths_offset(1) - begin
         return np.lib.stride_tricks.as_strided(memory[begin : begin + 8].view(np.int64), (n, width // 8), (stride, 8))
@@ -122,6 +122,7 @@ class Exchanging:
     _moving: list[Any]
     _failed: Callable[..., Any]
     _seconds: Callable[[Any], float]
+    _n_exchanges = 0  # persistent ones made so far: the same on all ranks
 
     def all_to_allv_dynamic(
         self, x: Any, lengths: Any, ids: Any, blocks: Any, *, capacity: int | None = None, out: Any = None, timeout: Any = None,
@@ -152,13 +153,13 @@ class Exchanging:
         receive, mine = self._receive_buffer(native, out)
 
         def finish() -> Received:
-            found = native.lengths(scratch).copy()
+            found = native.headers(scratch).copy()
             scratches.append(scratch)
             came = native.buffers(receive)
             if out is not None and not mine:
                 for place, rows in enumerate(found[:, -1]):
                     out[place, :rows] = came[place, :rows]
-            return Received(came if out is None else out, found[:, :-1], found[:, -1])
+            return Received(came if out is None else out, found[:, 1:-1], found[:, -1])
 
         return self._exchange(native, array, receive, scratch, counts, NO_HANDLES, finish, timeout, async_op)
 
@@ -214,7 +215,7 @@ class Exchanging:
 
     def _exchange(
         self, native: Native, x: np.ndarray, receive: np.ndarray, scratch: np.ndarray, counts: tuple[np.ndarray, ...],
-        handles: np.ndarray, finish: Callable[[], Received], timeout: Any, async_op: bool,
+        handles: np.ndarray, finish: Callable[[], Received], timeout: Any, async_op: bool, tag: int = 0,
     ) -> Any:  # fmt: skip
         if self._closed:
             raise UsageError(f"this communicator (rank {self.rank}) is closed; call ccl_lab.init() again.")
@@ -223,7 +224,7 @@ class Exchanging:
         try:
             started = self._member.engine.start_exchange(
                 native.handle, as_bytes(x), receive, scratch[: native.handle.scratch_bytes], *counts, handles,
-                coll_id=self._coll_id, timeout_s=self._seconds(timeout), caller_waits=not async_op,
+                tag=tag, coll_id=self._coll_id, timeout_s=self._seconds(timeout), caller_waits=not async_op,
             )  # fmt: skip
         except AbortedError as error:  # an earlier collective failed, here or elsewhere
             raise self._member.spoke.first_reason(REASON_S) or error from error
@@ -273,12 +274,14 @@ class PersistentExchange:
         made = [member.empty(max(nbytes, 1)) for _ in range(2)]
         self._receive = [memory[:nbytes] for _, memory in made]
         self._scratch = member.empty(max(self._native.handle.scratch_bytes, 1))[1]
+        self._headers = [self._native.headers(memory) for memory in self._receive]
         self._results = [
-            Received(self._native.buffers(memory), lengths[:, :-1], lengths[:, -1])
-            for memory in self._receive
-            for lengths in (self._native.lengths(memory),)
+            Received(self._native.buffers(memory), headers[:, 1:-1], headers[:, -1])
+            for memory, headers in zip(self._receive, self._headers, strict=True)
         ]
-        self._dtype, self._turn, self._epoch, self._freed = dtype, 0, member.epoch, False
+        self._dtype, self._runs, self._epoch, self._freed = dtype, 0, member.epoch, False
+        comm._n_exchanges += 1
+        self._tag = comm._n_exchanges << 40  # and the number of the run: what a rank sends in another exchange, or run, has another one
         self._handles = self._agree([offset for offset, _ in made])
 
     def _agree(self, offsets: list[int]) -> list[np.ndarray]:
@@ -303,12 +306,26 @@ class PersistentExchange:
         array = self.send if x is None else self._checked(as_array(x, "x"))
         counts = _counts(lengths, ids, blocks, self._comm.rank)
         if self._epoch != self._comm._member.epoch:  # all ranks were reset: they begin again together
-            self._epoch, self._turn = self._comm._member.epoch, 0
-        turn, self._turn = self._turn, self._turn ^ 1
+            self._epoch, self._runs = self._comm._member.epoch, 0
+        turn, tag = self._runs & 1, self._tag + self._runs
+        self._runs += 1
         return self._comm._exchange(
-            self._native, array, self._receive[turn], self._scratch, counts, self._handles[turn], lambda: self._results[turn],
-            timeout, async_op,
+            self._native, array, self._receive[turn], self._scratch, counts, self._handles[turn], lambda: self._result(turn, tag),
+            timeout, async_op, tag,
         )  # fmt: skip
+
+    def _result(self, turn: int, tag: int) -> Received:
+        """What came, all of it of this very run; UsageError on all ranks else."""
+        tags = self._headers[turn][:, 0]
+        if (tags != tag).any():
+            other = self.group[int(np.argmax(tags != tag))]
+            error = UsageError(
+                f"ranks disagree about what they run: rank {self._comm.rank} is in exec {tag & (1 << 40) - 1} of {self}; rank {other} "
+                "was in another exchange, or another exec of it. Call the same ones in the same order on every rank.",
+                rank=other,
+            )
+            raise self._comm._failed(error)
+        return self._results[turn]
 
     def _checked(self, array: np.ndarray) -> np.ndarray:
         if array.dtype != self._dtype:
@@ -329,7 +346,7 @@ class PersistentExchange:
         finally:
             self._comm._let_go()
             self.send = self._scratch = np.empty(0)
-            self._receive, self._results, self._handles = [], [], []
+            self._receive, self._headers, self._results, self._handles = [], [], [], []
 
     def __enter__(self) -> PersistentExchange:
         return self

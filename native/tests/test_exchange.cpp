@@ -17,7 +17,7 @@ struct Case {
   std::vector<std::int64_t> lengths, ids, blocks;
   Counts counts() const {
     const auto of = [](const std::vector<std::int64_t>& values) { return Integers{values.data(), values.size(), true}; };
-    return {of(lengths), of(ids), of(blocks)};
+    return {of(lengths), of(ids), of(blocks), 4711};
   }
 };
 
@@ -112,10 +112,12 @@ TEST(programs_move_exactly_what_the_counts_name) {
       CHECK(std::equal(want.begin(), want.end(), there.begin() + static_cast<std::ptrdiff_t>(at)));
       CHECK_EQ(signals[place], r == rank ? 0 : 1);
       const std::vector<std::byte>& headers = interleaved ? there : r == rank ? site.scratch : site.scratches[place];
-      std::vector<std::int64_t> header(n_splits + 1);
+      std::vector<std::int64_t> header(n_splits + 2);
       std::memcpy(header.data(), headers.data() + site.exchange->lengths_offset(static_cast<std::size_t>(rank)), 8 * header.size());
       CHECK_EQ(header.back(), static_cast<std::int64_t>(want.size() / kRow));
+      CHECK_EQ(header.front(), 4711);
       header.pop_back();
+      header.erase(header.begin());
       CHECK(header == counts.lengths);
     }
   }

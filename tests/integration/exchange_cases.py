@@ -257,6 +257,11 @@ def ranks_differ(comm: Any) -> None:
     x = comm.empty((6, 2))
     counts = {"lengths": [1, 2, 3], "ids": [0] * n, "blocks": [1] * n}
     fails(comm, ccl.ShapeError, "same shape", lambda: comm.all_to_allv_dynamic(x, **counts, capacity=6 + (comm.rank == 1)))
+    one, two = (comm.all_to_allv_init(x.shape, "float32", 3) for _ in range(2))
+    for made in (one, two, one, two):
+        made.exec(**counts)
+    fails(comm, ccl.UsageError, "ranks disagree", lambda: (two if comm.rank == 1 else one).exec(**counts))
+    assert (one.exec(**counts).rows == 1).all() and (two.exec(**counts).rows == 1).all()
     other = comm.empty((6, 2), "int32")
     fails(comm, ccl.DtypeError, "element type", lambda: comm.all_to_allv_dynamic(other if comm.rank == 1 else x, **counts, capacity=6))
 
@@ -370,7 +375,7 @@ def rails(comm: Any) -> None:
             rows = reference.rows_over_rails(chosen, moe.placement, dedup)
             group = moe.placement.n_nodes if dedup else n
             pairs = n * (moe.placement.n_nodes - 1) if dedup else n * (n - n // moe.placement.n_nodes)
-            header = 8 * (group + 1)  # lengths of its splits, and the rows that follow; these messages are too large for one put
+            header = 8 * (group + 2)  # tag, lengths of its splits, and the rows that follow; these messages are too large for one put
             predicted = int(rows.sum()) * (moe.row_nbytes() + 4 * hidden) + 2 * pairs * header
             assert carried[dedup] == predicted, (dedup, carried[dedup], predicted)
     assert carried[True] < carried[False]

@@ -19,12 +19,13 @@ class Exchange::Rows {
     value.clear();
   }
 
-  void add(Kind what, std::int32_t at_channel, std::int32_t to, bool signals, std::uint16_t from_nic, std::uint16_t to_nic) {
+  // `signal`: the channel of the signal it raises or waits for; -1: none.
+  void add(Kind what, std::int32_t at_channel, std::int32_t to, std::int32_t signal, std::uint16_t from_nic, std::uint16_t to_nic) {
     op_id.push_back(static_cast<std::int32_t>(op_id.size()));
     kind.push_back(static_cast<std::uint8_t>(what));
     channel.push_back(at_channel);
     peer.push_back(to);
-    sig_channel.push_back(signals ? 0 : -1);
+    sig_channel.push_back(signal);
     value.push_back(what == Kind::wait ? 1 : 0);
     nic.push_back(from_nic);
     peer_nic.push_back(to_nic);
@@ -130,8 +131,8 @@ Result<Program> Exchange::skeleton() const {
   Rows rows;
   for (std::size_t place = 0; place < places(); ++place) {
     if (place == own_) continue;
-    rows.add(Kind::signal, 0, spec_.group[place], true, spec_.nic[place], spec_.peer_nic[place]);
-    rows.add(Kind::wait, 0, spec_.group[place], true, 0, 0);
+    rows.add(Kind::signal, 0, spec_.group[place], signal_channel(), spec_.nic[place], spec_.peer_nic[place]);
+    rows.add(Kind::wait, 0, spec_.group[place], signal_channel(), 0, 0);
   }
   ProgramSpec spec = spec_of(spec_, output_bytes(), scratch_bytes(), n_channels_);
   rows.fill(spec);
@@ -145,7 +146,7 @@ Status Exchange::read_lengths(const Integers& lengths) {
   if (lengths.count != spec_.n_splits)
     return refuse(Code::shape, std::to_string(lengths.count) + " split lengths, expected " + std::to_string(spec_.n_splits));
   const std::uint64_t rows = spec_.input_bytes / spec_.row_bytes;
-  lengths_.resize(std::size_t{spec_.n_splits} + 1);
+  lengths_.resize(std::size_t{spec_.n_splits} + 2);
   begins_.resize(std::size_t{spec_.n_splits} + 1);
   std::uint64_t at = 0;
   for (std::size_t i = 0; i < spec_.n_splits; ++i) {
@@ -154,7 +155,7 @@ Status Exchange::read_lengths(const Integers& lengths) {
     if (length < 0 || static_cast<std::uint64_t>(length) > rows - at)
       return refuse(Code::shape, "split " + std::to_string(i) + " has length " + std::to_string(length) + ", and the send buffer has " +
                                      std::to_string(rows - at) + " of its " + std::to_string(rows) + " rows left for it");
-    lengths_[i] = length;
+    lengths_[i + 1] = length;
     at += static_cast<std::uint64_t>(length);
   }
   begins_.back() = at * spec_.row_bytes;
@@ -195,7 +196,7 @@ void Exchange::gather(std::size_t place, std::int32_t channel, const Binding& bi
       std::memcpy(binding.base[static_cast<std::size_t>(Buffer::scratch)] + at,
                   binding.base[static_cast<std::size_t>(Buffer::input)] + piece.offset, piece.nbytes);
     } else {
-      rows.add(Kind::copy, channel, -1, false, 0, 0);
+      rows.add(Kind::copy, channel, -1, -1, 0, 0);
       rows.moves(rank_, Buffer::input, piece.offset, Buffer::scratch, at, piece.nbytes);
     }
     at += piece.nbytes;
@@ -207,7 +208,7 @@ void Exchange::keep(std::size_t place, const Binding& binding, Rows& rows) {
   write_header(binding.base[static_cast<std::size_t>(lengths_buffer())] + lengths_offset(place));
   std::uint64_t at = data_offset(place);
   for (const Piece& piece : pieces_) {
-    rows.add(Kind::copy, 0, -1, false, 0, 0);
+    rows.add(Kind::copy, 0, -1, -1, 0, 0);
     rows.moves(rank_, Buffer::input, piece.offset, Buffer::output, at, piece.nbytes);
     at += piece.nbytes;
   }
@@ -223,7 +224,7 @@ void Exchange::send(std::size_t place, const Binding& binding, bool registered, 
   const std::size_t turn = (place + places() - own_) % places();
   const auto channel = static_cast<std::int32_t>(turn % static_cast<std::size_t>(n_channels_));
   const auto put = [&](bool signals, Buffer from, std::uint64_t offset, Buffer to, std::uint64_t to_offset, std::uint64_t nbytes) {
-    rows.add(Kind::put, channel, peer, signals, spec_.nic[place], spec_.peer_nic[place]);
+    rows.add(Kind::put, channel, peer, signals ? signal_channel() : -1, spec_.nic[place], spec_.peer_nic[place]);
     rows.moves(rank_, from, offset, to, to_offset, nbytes);
   };
   const std::uint64_t staged = staging(place) + header_bytes();
@@ -246,7 +247,7 @@ void Exchange::send(std::size_t place, const Binding& binding, bool registered, 
       put(true, Buffer::scratch, staged, Buffer::output, data_there, bytes_);
     }
   }
-  rows.add(Kind::wait, channel, peer, true, 0, 0);
+  rows.add(Kind::wait, channel, peer, signal_channel(), 0, 0);
 }
 
 Status Exchange::begin(const Counts& counts, const Binding& binding, bool registered, bool handles) {
@@ -254,6 +255,7 @@ Status Exchange::begin(const Counts& counts, const Binding& binding, bool regist
     return refuse(Code::shape, std::to_string(counts.blocks.count) + " block lengths, expected one for each of " +
                                    std::to_string(places()) + " ranks");
   if (Status status = read_lengths(counts.lengths); !status.ok()) return status;
+  lengths_.front() = static_cast<std::int64_t>(counts.tag);
   rows_->clear();
   std::uint64_t next_id = 0;
   for (std::size_t place = 0; place < places(); ++place) {

@@ -7,14 +7,15 @@
 //   send buffer    [split 0][split 1]...      split i: lengths[i] rows, one behind the other
 //   ids, blocks    the first blocks[0] ids name the splits that the first rank of the group gets, in that order, and so on;
 //                  a split may go to several ranks, or several times to one, or to nobody
-//   at receiver    rank p of the group has a place of its own: [lengths of p, rows sent here][rows, packed][what was there before]
+//   at receiver    rank p of the group has a place of its own: [tag, lengths of p, rows sent here][rows, packed][what was there before]
 //
 // Invariants
 //  - Everything that begin() read has been checked before a byte is moved: lengths against the send buffer, ids against the
 //    number of splits, what goes to a rank against the room it has there.
 //  - Every rank of the group sends every other one exactly one signal in each run, though it may have no bytes for it: who
 //    has them all knows that all have started.
-//  - Where the places of the peers are known (handles), no READY is sent: turns of memory keep runs apart (see KnownPeer).
+//  - Where the places of the peers are known (handles), no READY is sent: turns of memory keep runs apart (see KnownPeer), and the
+//    tag says to the receiver which run it was. The signal has a channel that schedules do not use unless they use all.
 #pragma once
 
 #include <cstddef>
@@ -55,6 +56,7 @@ struct Integers {
 // Where the router writes; read by begin().
 struct Counts {
   Integers lengths, ids, blocks;
+  std::uint64_t tag = 0;   // of the run, the same on all ranks; travels with the lengths
 };
 
 class Exchange {
@@ -92,7 +94,8 @@ class Exchange {
 
   Exchange(ExchangeSpec spec, const Placement& placement);
   std::uint64_t places() const { return spec_.group.size(); }
-  std::uint64_t lengths_bytes() const { return 8 * (std::uint64_t{spec_.n_splits} + 1); }
+  std::int32_t signal_channel() const { return n_channels_ - 1; }
+  std::uint64_t lengths_bytes() const { return 8 * (std::uint64_t{spec_.n_splits} + 2); }
   std::uint64_t header_bytes() const { return (lengths_bytes() + 63) / 64 * 64; }
   std::uint64_t output_stride() const {
     return spec_.interleaved ? header_bytes() + (spec_.capacity_bytes + 63) / 64 * 64 : spec_.capacity_bytes;
@@ -114,7 +117,7 @@ class Exchange {
   int rank_ = 0, n_ranks_ = 1, n_channels_ = 1;
   std::vector<std::uint8_t> load_store_;
   std::size_t own_ = 0;                       // this rank's place
-  std::vector<std::int64_t> lengths_;         // as they are sent; one more for the rows of the rank at hand
+  std::vector<std::int64_t> lengths_;         // as they are sent: tag, lengths, and the rows for the rank at hand
   std::vector<std::uint64_t> begins_;         // by split, in bytes of the send buffer; one more at the end
   std::vector<Piece> pieces_;                 // of the rank at hand
   std::uint64_t bytes_ = 0;
