@@ -43,7 +43,7 @@ class Engine:                       # one rank
     def admit(self, collective: int, dtype: int, redop: int, root: int, peer: int, block_bytes: int) -> None: ...  # a schedule for such calls was proved
     @property
     def node_complete(self) -> bool: ...                                 # all ranks are on this node, and attached
-    def compile_exchange(self, *, plan_hash: int, dtype: int, row_bytes: int, capacity_bytes: int, input_bytes: int, n_splits: int, group: list[int], nic: list[int], peer_nic: list[int], interleaved: bool) -> "Exchange": ...  # all_to_allv_dynamic of one shape; nic, peer_nic by place in the group
+    def compile_exchange(self, *, plan_hash: int, dtype: int, row_bytes: int, capacity_bytes: int, n_splits: int, group: list[int], nic: list[int], peer_nic: list[int], interleaved: bool) -> "Exchange": ...  # all_to_allv_dynamic of one shape; nic, peer_nic by place in the group
     def start_exchange(self, exchange: "Exchange", send: np.ndarray, receive: np.ndarray, scratch: np.ndarray, lengths: np.ndarray, ids: np.ndarray, blocks: np.ndarray, handles: np.ndarray, *, tag: int, coll_id: int, timeout_s: float, caller_waits: bool) -> "Work": ...  # u8 views (send: any memory), counts i32 or i64, handles u64 by place (empty: peers say where they are); the caller keeps all until it has ended
     def register(self, address: int, nbytes: int) -> None: ...           # ordinary memory that peers may use in place
     def unregister(self, address: int) -> None: ...

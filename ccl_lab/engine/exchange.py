@@ -46,9 +46,8 @@ class Received(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """What all ranks of a group must agree on, but for `rows`, which is each rank's own."""
+    """What all ranks of a group must agree on; how many rows each of them has is its own business."""
 
-    rows: int
     row: tuple[int, ...]
     dtype: str
     n_splits: int
@@ -83,7 +82,7 @@ class Native:
         self.shape = shape
         self.handle = member.engine.compile_exchange(
             plan_hash=shape.agreed(), dtype=int(DType[shape.dtype]), row_bytes=max(shape.row_bytes, 1),
-            capacity_bytes=shape.capacity * shape.row_bytes, input_bytes=shape.rows * shape.row_bytes, n_splits=shape.n_splits,
+            capacity_bytes=shape.capacity * shape.row_bytes, n_splits=shape.n_splits,
             group=list(shape.group), nic=nic.tolist(), peer_nic=peer_nic.tolist(), interleaved=interleaved,
         )  # fmt: skip
 
@@ -147,7 +146,7 @@ class Exchanging:
             out = _checked_out(as_array(out, "out", writable=True), array, self.size, capacity, self.rank)
             capacity = out.shape[1]
         capacity = len(array) if capacity is None else capacity
-        shape = Shape(len(array), array.shape[1:], array.dtype.name, len(counts[0]), capacity, tuple(range(self.size)))
+        shape = Shape(array.shape[1:], array.dtype.name, len(counts[0]), capacity, tuple(range(self.size)))
         native, scratches = self._shape(shape)
         scratch = scratches.pop() if scratches else self._member.empty(max(native.handle.scratch_bytes, 1))[1]
         receive, mine = self._receive_buffer(native, out)
@@ -179,8 +178,8 @@ class Exchanging:
                 "at least one split, and no negative number.", rank=self.rank,
             )  # fmt: skip
         name = collectives.dtype_name(np.dtype(dtype) if dtype != "bfloat16" else collectives.numpy_dtype(dtype))
-        made = Shape(sizes[0], sizes[1:], name, int(n_splits), sizes[0] if capacity is None else int(capacity), members)
-        return PersistentExchange(self, made)
+        made = Shape(sizes[1:], name, int(n_splits), sizes[0] if capacity is None else int(capacity), members)
+        return PersistentExchange(self, sizes[0], made)
 
     def moe(self, **options: Any) -> MoE:
         """Dispatch and combine of a mixture of experts; all ranks call this with the same options, which are those of `MoE`."""
@@ -262,14 +261,14 @@ class PersistentExchange:
     starts, and asks nobody: two sets of buffers take turns, so that what it writes in one run was last read two runs ago.
     """
 
-    def __init__(self, comm: Any, shape: Shape) -> None:
-        self._comm, self.shape, member = comm, shape, comm._member
+    def __init__(self, comm: Any, rows: int, shape: Shape) -> None:
+        self._comm, self.rows, self.shape, member = comm, rows, shape, comm._member
         if comm.rank not in shape.group:
             raise UsageError(f"group {shape.group} of all_to_allv_init: expected this rank, {comm.rank}, among them.", rank=comm.rank)
         self._native = Native(member, shape, interleaved=True)
         self.group = shape.group
         dtype = collectives.numpy_dtype(shape.dtype)
-        self.send = comm.empty((shape.rows, *shape.row), shape.dtype)
+        self.send = comm.empty((rows, *shape.row), shape.dtype)
         nbytes = self._native.handle.output_bytes
         made = [member.empty(max(nbytes, 1)) for _ in range(2)]
         self._receive = [memory[:nbytes] for _, memory in made]
@@ -330,7 +329,7 @@ class PersistentExchange:
     def _checked(self, array: np.ndarray) -> np.ndarray:
         if array.dtype != self._dtype:
             raise DtypeError(f"x of exec on rank {self._comm.rank}: expected {self._dtype} as at init, found {array.dtype}.")
-        want = (self.shape.rows, *self.shape.row)
+        want = (self.rows, *self.shape.row)
         if array.shape != want:
             raise ShapeError(f"x of exec on rank {self._comm.rank}: expected shape {want} as at init, found {array.shape}.")
         return array

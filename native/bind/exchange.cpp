@@ -33,14 +33,13 @@ using ReadOnly = nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>
 using Handles = nb::ndarray<const std::uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 std::shared_ptr<LoadedExchange> compile(Engine& engine, std::uint64_t plan_hash, std::uint8_t dtype, std::uint64_t row_bytes, std::uint64_t capacity_bytes,
-                                        std::uint64_t input_bytes, std::uint32_t n_splits, std::vector<std::int32_t> group,
+                                        std::uint32_t n_splits, std::vector<std::int32_t> group,
                                         std::vector<std::uint16_t> nic, std::vector<std::uint16_t> peer_nic, bool interleaved) {
   ccl_lab::ExchangeSpec spec;
   spec.plan_hash = plan_hash;
   spec.dtype = static_cast<ccl_lab::DType>(dtype);
   spec.row_bytes = row_bytes;
   spec.capacity_bytes = capacity_bytes;
-  spec.input_bytes = input_bytes;
   spec.n_splits = n_splits;
   spec.group = std::move(group);
   spec.nic = std::move(nic);
@@ -62,7 +61,7 @@ BoundWork start(const std::shared_ptr<Engine>& engine, const std::shared_ptr<Loa
                 const Bytes& receive, const Bytes& scratch, const ReadOnly& lengths, const ReadOnly& ids, const ReadOnly& blocks,
                 const Handles& handles, std::uint64_t tag, std::uint32_t coll_id, double timeout_s, bool caller_waits) {
   const ccl_lab::ExchangeBuffers buffers{{const_cast<void*>(send.data()), send.nbytes()}, view(receive), view(scratch)};
-  const ccl_lab::Counts counts{integers(lengths, "lengths"), integers(ids, "ids"), integers(blocks, "blocks"), tag};
+  const ccl_lab::Counts counts{integers(lengths, "lengths"), integers(ids, "ids"), integers(blocks, "blocks"), 0, tag};
   const std::span<const std::uint64_t> known(handles.data(), handles.size());
   return {ccl_lab::released([&] { return engine->start(*exchange, buffers, counts, known, coll_id, timeout_s, caller_waits); }), engine};
 }
@@ -77,7 +76,7 @@ void bind_exchange(nb::module_& m, nb::class_<Engine>& engine) {
       .def("data_offset", [](const LoadedExchange& e, std::size_t place) { return e.exchange->data_offset(place); }, "place"_a)
       .def("lengths_offset", [](const LoadedExchange& e, std::size_t place) { return e.exchange->lengths_offset(place); }, "place"_a);
   engine
-      .def("compile_exchange", &compile, nb::kw_only(), "plan_hash"_a, "dtype"_a, "row_bytes"_a, "capacity_bytes"_a, "input_bytes"_a, "n_splits"_a,
+      .def("compile_exchange", &compile, nb::kw_only(), "plan_hash"_a, "dtype"_a, "row_bytes"_a, "capacity_bytes"_a, "n_splits"_a,
            "group"_a, "nic"_a, "peer_nic"_a, "interleaved"_a)
       .def("start_exchange", &start, "exchange"_a, "send"_a, "receive"_a, "scratch"_a, "lengths"_a, "ids"_a, "blocks"_a, "handles"_a,
            nb::kw_only(), "tag"_a, "coll_id"_a, "timeout_s"_a, "caller_waits"_a,

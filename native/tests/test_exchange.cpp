@@ -15,9 +15,10 @@ constexpr std::uint64_t kRow = 24;
 
 struct Case {
   std::vector<std::int64_t> lengths, ids, blocks;
+  std::uint64_t input_bytes = 6 * kRow;
   Counts counts() const {
     const auto of = [](const std::vector<std::int64_t>& values) { return Integers{values.data(), values.size(), true}; };
-    return {of(lengths), of(ids), of(blocks), 4711};
+    return {of(lengths), of(ids), of(blocks), input_bytes, 4711};
   }
 };
 
@@ -34,7 +35,6 @@ struct Site {
     ExchangeSpec spec;
     spec.row_bytes = kRow;
     spec.capacity_bytes = capacity * kRow;
-    spec.input_bytes = rows * kRow;
     spec.n_splits = n_splits;
     spec.interleaved = interleaved;
     for (int r = 0; r < n; ++r) spec.group.push_back(r);
@@ -97,6 +97,7 @@ TEST(programs_move_exactly_what_the_counts_name) {
     const auto n_splits = static_cast<std::uint32_t>(1 + below(12));
     const bool interleaved = seed % 2 == 0, long_rows = seed % 5 == 0;
     Case counts;
+    counts.input_bytes = 12 * 1500 * kRow;
     for (std::uint32_t i = 0; i < n_splits; ++i) counts.lengths.push_back(below(long_rows ? 1500 : 4));
     for (int r = 0; r < n; ++r) counts.blocks.push_back(below(14));
     for (const std::int64_t block : counts.blocks)

@@ -27,7 +27,7 @@ Status Engine::bind(const Exchange& exchange, const ExchangeBuffers& buffers, Bi
     Buffer buffer;
     BufferView view;
     std::uint64_t nbytes;
-  } all[] = {{Buffer::input, buffers.send, exchange.spec().input_bytes},
+  } all[] = {{Buffer::input, buffers.send, buffers.send.nbytes},
              {Buffer::output, buffers.receive, exchange.output_bytes()},
              {Buffer::scratch, buffers.scratch, exchange.scratch_bytes()}};
   for (const auto& [buffer, view, nbytes] : all) {
@@ -62,6 +62,7 @@ Result<std::shared_ptr<Work>> Engine::start(const LoadedExchange& loaded, const 
   ExchangeRun run;
   run.exchange = loaded.exchange;
   run.counts = counts;
+  run.counts.input_bytes = buffers.send.nbytes;
   run.registered = memory[static_cast<std::size_t>(Buffer::input)] != nullptr;
   for (std::size_t place = 0; place < handles.size(); ++place) {
     KnownPeer& peer = run.known.emplace_back();

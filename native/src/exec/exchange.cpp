@@ -101,8 +101,8 @@ Result<std::shared_ptr<Exchange>> Exchange::create(ExchangeSpec spec, const Plac
     if (rank < 0 || rank >= placement.n_ranks || std::count(its.group.begin(), its.group.end(), rank) != 1)
       return made->refuse(Code::usage, "rank " + std::to_string(rank) + " of the group is not one of " +
                                            std::to_string(placement.n_ranks) + ", or named twice");
-  if (its.row_bytes < 1 || its.n_splits < 1 || its.capacity_bytes > kMostBytes || its.input_bytes > kMostBytes || its.n_splits > kMostSplits)
-    return made->refuse(Code::usage, "expected rows of at least 1 byte, buffers of at most 2^44 bytes, and 1 to 2^24 splits");
+  if (its.row_bytes < 1 || its.n_splits < 1 || its.capacity_bytes > kMostBytes || its.n_splits > kMostSplits)
+    return made->refuse(Code::usage, "expected rows of at least 1 byte, at most 2^44 bytes for a rank, and 1 to 2^24 splits");
   made->own_ = static_cast<std::size_t>(own - its.group.begin());
   Result<Program> program = made->skeleton();
   if (!program.ok()) return program.status();
@@ -112,13 +112,13 @@ Result<std::shared_ptr<Exchange>> Exchange::create(ExchangeSpec spec, const Plac
 
 namespace {
 
-ProgramSpec spec_of(const ExchangeSpec& its, std::uint64_t output_bytes, std::uint64_t scratch_bytes, int n_channels) {
+ProgramSpec spec_of(const ExchangeSpec& its, std::uint64_t input_bytes, std::uint64_t output_bytes, std::uint64_t scratch_bytes, int n_channels) {
   ProgramSpec spec;
   spec.collective = Collective::all_to_allv;
   spec.dtype = its.dtype;
   spec.plan_hash = its.plan_hash;
   spec.count = its.capacity_bytes;
-  spec.bytes[static_cast<std::size_t>(Buffer::input)] = its.input_bytes;
+  spec.bytes[static_cast<std::size_t>(Buffer::input)] = input_bytes;
   spec.bytes[static_cast<std::size_t>(Buffer::output)] = output_bytes;
   spec.bytes[static_cast<std::size_t>(Buffer::scratch)] = scratch_bytes;
   spec.n_channels = std::min<std::int32_t>(n_channels, static_cast<std::int32_t>(std::max<std::size_t>(its.group.size(), 1)));
@@ -134,7 +134,7 @@ Result<Program> Exchange::skeleton() const {
     rows.add(Kind::signal, 0, spec_.group[place], signal_channel(), spec_.nic[place], spec_.peer_nic[place]);
     rows.add(Kind::wait, 0, spec_.group[place], signal_channel(), 0, 0);
   }
-  ProgramSpec spec = spec_of(spec_, output_bytes(), scratch_bytes(), n_channels_);
+  ProgramSpec spec = spec_of(spec_, 0, output_bytes(), scratch_bytes(), n_channels_);
   rows.fill(spec);
   spec.ready_to = spec_.group;
   spec.ready_nic = spec_.nic;
@@ -142,10 +142,11 @@ Result<Program> Exchange::skeleton() const {
   return Program::compile(spec, {rank_, n_ranks_, n_channels_, load_store_});
 }
 
-Status Exchange::read_lengths(const Integers& lengths) {
+Status Exchange::read_lengths(const Counts& counts) {
+  const Integers& lengths = counts.lengths;
   if (lengths.count != spec_.n_splits)
     return refuse(Code::shape, std::to_string(lengths.count) + " split lengths, expected " + std::to_string(spec_.n_splits));
-  const std::uint64_t rows = spec_.input_bytes / spec_.row_bytes;
+  const std::uint64_t rows = counts.input_bytes / spec_.row_bytes;
   lengths_.resize(std::size_t{spec_.n_splits} + 2);
   begins_.resize(std::size_t{spec_.n_splits} + 1);
   std::uint64_t at = 0;
@@ -254,7 +255,7 @@ Status Exchange::begin(const Counts& counts, const Binding& binding, bool regist
   if (counts.blocks.count != places())
     return refuse(Code::shape, std::to_string(counts.blocks.count) + " block lengths, expected one for each of " +
                                    std::to_string(places()) + " ranks");
-  if (Status status = read_lengths(counts.lengths); !status.ok()) return status;
+  if (Status status = read_lengths(counts); !status.ok()) return status;
   lengths_.front() = static_cast<std::int64_t>(counts.tag);
   rows_->clear();
   std::uint64_t next_id = 0;
@@ -263,7 +264,7 @@ Status Exchange::begin(const Counts& counts, const Binding& binding, bool regist
     if (place == own_) keep(place, binding, *rows_);
     else send(place, binding, registered, *rows_);
   }
-  ProgramSpec spec = spec_of(spec_, output_bytes(), scratch_bytes(), n_channels_);
+  ProgramSpec spec = spec_of(spec_, counts.input_bytes, output_bytes(), scratch_bytes(), n_channels_);
   rows_->fill(spec);
   if (!handles) {
     spec.ready_to = spec_.group;

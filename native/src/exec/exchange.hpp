@@ -36,7 +36,6 @@ struct ExchangeSpec {
   DType dtype = DType::uint8;                  // for errors: bytes are moved as they are
   std::uint64_t row_bytes = 1;                 // what lengths count
   std::uint64_t capacity_bytes = 0;            // what one rank may send another in a run
-  std::uint64_t input_bytes = 0;               // of the send buffer
   std::uint32_t n_splits = 0;
   std::vector<std::int32_t> group;             // ranks; this one among them
   std::vector<std::uint16_t> nic, peer_nic;    // by place in the group: the way there
@@ -56,7 +55,8 @@ struct Integers {
 // Where the router writes; read by begin().
 struct Counts {
   Integers lengths, ids, blocks;
-  std::uint64_t tag = 0;   // of the run, the same on all ranks; travels with the lengths
+  std::uint64_t input_bytes = 0;  // of the send buffer
+  std::uint64_t tag = 0;           // of the run, the same on all ranks; travels with the lengths
 };
 
 class Exchange {
@@ -107,7 +107,7 @@ class Exchange {
   void write_header(std::byte* to);
 
   Status refuse(Code code, const std::string& what) const;
-  Status read_lengths(const Integers& lengths);
+  Status read_lengths(const Counts& counts);
   Status read_block(const Counts& counts, std::size_t place, std::uint64_t& next_id);
   void send(std::size_t place, const Binding& binding, bool registered, Rows& rows);
   void keep(std::size_t place, const Binding& binding, Rows& rows);
