@@ -34,6 +34,7 @@ BENCHMARKS = (
     "rdma",
     "validation",
     "sharing",
+    "moe",
 )
 
 
