@@ -57,6 +57,11 @@ class Placement(NamedTuple):
         """The ranks of a node, by place."""
         return np.flatnonzero(self.node_of == node)
 
+    def rail_of(self, rank: int) -> list[int]:
+        """The ranks at the same place of all nodes, by node."""
+        same = np.flatnonzero(self.local_of == self.local_of[rank])
+        return same[np.argsort(self.node_of[same])].tolist()
+
     def destinations(self, experts: np.ndarray) -> np.ndarray:
         """bool[tokens, ranks]: who has an expert of a token."""
         wanted = np.zeros((len(experts), len(self.node_of)), bool)
@@ -112,7 +117,7 @@ class MoE:
                 f"moe: experts {experts}, top_k {top_k}, hidden {hidden}, tokens {tokens}, dtype {dtype!r}: expected 1 or more of each, "
                 f"and one of {', '.join(collectives.FLOATS)}."
             )
-        self._comm, self.rank = comm, comm.rank
+        self.rank = comm.rank
         self.placement = placement_of(experts, comm.topology.node_of)
         self.experts, self.top_k, self.hidden, self.tokens = experts, top_k, hidden, tokens
         self.dtype = collectives.numpy_dtype(dtype)
@@ -136,7 +141,7 @@ class MoE:
         where, n = self.placement, len(self.placement.node_of)
         if not self.dedup:
             return [(list(range(n)), n * self.tokens, self.tokens)]
-        rail = np.flatnonzero(where.local_of == where.local_of[self.rank]).tolist()
+        rail = where.rail_of(self.rank)
         node = where.ranks_of(int(where.node_of[self.rank])).tolist()
         arriving = len(rail) * self.tokens
         return [(rail, arriving, self.tokens), (node, len(node) * arriving, arriving)]

@@ -49,6 +49,22 @@ def test_dispatch_and_combine(n, nodes):
     run_case("moe_routings like_dense bad_moe", n, nodes)
 
 
+def test_ranks_of_a_node_need_not_be_neighbours():
+    made = "ccl.Topology.cluster(nodes=2, gpus_per_node=2, nics_per_node=2, nic_gbits_per_s=20).to_dict()"
+    body = f"""
+        sys.path.insert(0, {HERE!r})
+        import exchange_cases as cases
+        crossed = ccl.Topology.from_dict({made} | {{"node_of": [[0, 1], [1, 2], [0, 1]]}})
+        assert crossed.node_of.tolist() == [0, 1, 1, 0]
+        with ccl.init(timeout="20s", topology=crossed) as comm:
+            cases.moe_routings(comm, 4)
+            cases.like_dense(comm)
+        print("fine")
+    """
+    for status, output in launch(body, n=4):
+        assert status == 0 and "fine" in output, output
+
+
 def test_bytes_over_the_rails_are_what_the_bitmaps_predict():
     run_case("rails", 4, 2)
 

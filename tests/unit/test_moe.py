@@ -18,6 +18,11 @@ def test_experts_lie_in_equal_runs_also_where_there_are_fewer_than_ranks():
     assert placement_of(2, [0, 0, 1, 1]).owner.tolist() == [0, 2]
 
 
+def test_a_rail_has_a_rank_of_each_node_in_the_order_of_nodes():
+    where = placement_of(4, [0, 1, 1, 0])
+    assert [where.rail_of(rank) for rank in range(4)] == [[0, 1], [0, 1], [3, 2], [3, 2]]
+
+
 def test_bitmaps_say_who_in_a_node_wants_a_token():
     where = placement_of(8, [0, 1, 0, 1])  # ranks of a node need not be neighbours
     assert where.local_of.tolist() == [0, 0, 1, 1] and where.ranks_of(1).tolist() == [1, 3]
