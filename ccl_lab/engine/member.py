@@ -78,6 +78,16 @@ def options_of(
     )
 
 
+def check_transport(topology: Topology, transport: str) -> None:
+    """UsageError where `transport` cannot join the ranks of `topology`."""
+    if transport == "shm" and topology.n_nodes > 1:
+        raise UsageError(
+            f"transport 'shm' on {topology.n_nodes} nodes: shared memory reaches one node; use 'auto'."
+        )
+    if transport == "tcp" and topology.nics_per_node == 0:
+        raise UsageError("transport 'tcp' on nodes without NICs: give nics_per_node=1 or more.")
+
+
 def _registers(wanted: str) -> bool:
     if wanted not in ("explicit", "auto"):
         raise ConfigError(f"CCL_LAB_REGISTER is {wanted!r}: expected 'explicit' or 'auto'.")
@@ -99,7 +109,8 @@ def _connections(wanted: int) -> int:
 class Member:
     """Rank `rank` of the job on `topology`; joins through `spoke` and returns when every rank has joined.
 
-    `addresses`: where its NICs listen, one per NIC of the node. Raises ConnectError or OpTimeout if joining fails.
+    `addresses`: where its NICs listen, one per NIC of the node. Raises ConnectError or OpTimeout if joining fails, UsageError for a
+    transport that cannot join these ranks.
     """
 
     def __init__(
@@ -112,6 +123,7 @@ class Member:
         addresses: list[str],
         generation: int | None = None,
     ) -> None:
+        check_transport(topology, options.transport)
         self.rank, self.topology, self.spoke, self.options = rank, topology, spoke, options
         self._secret, self._addresses, self.epoch = secret, addresses, 0
         # Of an elastic job: its epoch. A member is of one generation; who dials from another one is refused.

@@ -41,7 +41,7 @@ from .hosts import nic_addresses
 from .hub import cancelled
 from .lost import LostNics
 from .lower import Mask
-from .member import options_of
+from .member import check_transport, options_of
 from .netns import Namespaces
 from .ranks import Ranks
 from .results import trace_of
@@ -100,7 +100,7 @@ class World:
         self.options = options_of(
             transport=transport, timeout=timeout, trace_spans=trace_spans, start_timeout=start_timeout
         )
-        _check_transport(topology, self.options.transport)
+        check_transport(topology, self.options.transport)
         self._numbers, self._coll_id, self._closed = itertools.count(1), 1, False
         self._lock = threading.Lock()
         self._queue: deque[tuple[Run, Inputs | None, int, float]] = deque()
@@ -470,15 +470,6 @@ def _telling(*listeners: LostNics | Faults) -> Callable[[int, list[dict[str, Any
             each.heard(rank, events)
 
     return heard
-
-
-def _check_transport(topology: Topology, transport: str) -> None:
-    if transport == "shm" and topology.n_nodes > 1:
-        raise UsageError(
-            f"transport 'shm' on {topology.n_nodes} nodes: shared memory reaches one node; use 'auto'."
-        )
-    if transport == "tcp" and topology.nics_per_node == 0:
-        raise UsageError("transport 'tcp' on nodes without NICs: give nics_per_node=1 or more.")
 
 
 def _before(run: Run, rank: int, view: np.ndarray, inputs: Inputs | None, who: int) -> np.ndarray:

@@ -98,3 +98,14 @@ def test_nodes_that_are_played_must_be_the_same_ones():
             print("differ" in str(error))
     """)
     assert all("True" in output for _, output in results), results
+
+
+def test_nodes_that_are_played_are_not_one_host():
+    results = launch("""
+        played = ccl.Topology.cluster(nodes=3, gpus_per_node=1, nics_per_node=1, nic_gbits_per_s=1)
+        try:
+            ccl.init(topology=played, transport="shm")
+        except ccl.UsageError as error:
+            print("one node" in str(error))
+    """)
+    assert all("True" in output for _, output in results), results
