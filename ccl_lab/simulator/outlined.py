@@ -41,19 +41,18 @@ def finish_times(outline: Outline, topology: Topology, nbytes: Size | None = Non
     late_ps, alpha_ps = late_times_ps(late, topology.n_ranks), picoseconds("alpha", alpha)
     itemsize = collectives.itemsize(dtype)
     size = outline.nbytes if nbytes is None else nbytes
-    if outline.node_phase is not None:
-        count = outline.count_of(size, dtype) * itemsize
-        found, counts = hierarchical_finish(outline, topology, count, dtype, itemsize, late_ps, alpha_ps, merge=merge, jumps=jumps)
-        return found, {"as": "rings between nodes", **counts}
     if outline.loops is not None:
         try:
+            if outline.node_phase is not None:
+                count = outline.count_of(size, dtype) * itemsize
+                found, counts = hierarchical_finish(outline, topology, count, dtype, itemsize, late_ps, alpha_ps, merge=merge, jumps=jumps)
+                return found, {"as": "rings between nodes", **counts}
             found, counts = flat_finish(outline.loops, topology, outline.count_of(size, dtype), itemsize, late_ps, alpha_ps, merge=merge,
                                         jumps=jumps)
+            return found, {"as": "rings", **counts}
         except Inapplicable:
             if outline.ops_about > _MOST_TOLD:
                 raise
-        else:
-            return found, {"as": "rings", **counts}
     count = 0 if outline.collective == "barrier" else outline.count_of(size, dtype)
     found, counts = flow_finish(outline, topology, count, itemsize, late_ps, alpha_ps)
     return found, {"as": "steps", **counts}

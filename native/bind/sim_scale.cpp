@@ -88,7 +88,7 @@ HeldFlow* make_flow(const nb::dict& columns) {
   if (links.node_of.size() != ranks || links.late_ps.size() != ranks || links.nic_tx.size() != lanes || links.nic_rx.size() != lanes ||
       links.latency_ps.size() != links.bytes_per_s.size() || links.bytes_per_s.size() < 3 * ranks || links.parts < 1)
     throw nb::value_error("Flow: columns do not fit together");
-  return new HeldFlow{columns, ccl_lab::sim::Flow(links)};
+  return new HeldFlow{columns, ccl_lab::sim::Flow(links, c.number("ordered") != 0)};
 }
 
 int run_flow(HeldFlow& held, int kind, const Column<const std::int32_t>& rank, const Column<const std::int32_t>& channel,
@@ -120,8 +120,9 @@ void bind_sim_scale(nb::module_& m) {
       .def("run", &run_flow, nb::arg("kind"), nb::arg("rank"), nb::arg("channel"), nb::arg("peer"), nb::arg("sig_channel"),
            nb::arg("value"), nb::arg("chunk"), nb::arg("n_chunks"), nb::arg("sources"), nb::arg("ready_ps"), nb::arg("tier_ps"),
            "Ops of one kind, one a row; returns the status.")
-      .def("finish", [](const HeldFlow& held, const Column<std::int64_t>& finish_ps) {
-        held.flow.finish({finish_ps.data(), finish_ps.shape(0)});
-      }, nb::arg("finish_ps"))
+      .def("finish", [](HeldFlow& held, const Column<std::int64_t>& finish_ps) {
+        const nb::gil_scoped_release unlocked;
+        return static_cast<int>(held.flow.finish({finish_ps.data(), finish_ps.shape(0)}));
+      }, nb::arg("finish_ps"), "All is told: raises finish_ps to the end of each rank; returns the status.")
       .def_prop_ro("ops", [](const HeldFlow& held) { return held.flow.ops(); });
 }
