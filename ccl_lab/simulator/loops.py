@@ -50,7 +50,9 @@ class Rows:
         self.a, self.b = path[..., 0], path[..., 1]
         self.memory_rate = links.bytes_per_s[self.memory]
         self.a_rate, self.b_rate = links.bytes_per_s[self.a], links.bytes_per_s[self.b]
-        self.latency = topology.latency_ps(self.rank, self.next, loops.channel[rings][None, :, None])
+        self.latency = links.latency_ps[self.a] + links.latency_ps[self.b]
+        if topology.network is not None:
+            self.latency += topology.tier_latency_ps(self.rank, self.next, loops.channel[rings][None, :, None])
         self.ticks = np.isin(links.kind[self.a], (LinkKind.nic_tx, LinkKind.nic_rx)).astype(np.uint8)
         self.late, self.ready = late_ps[self.rank], late_ps[self.next]
         # Rows of a group of ops are written ring by ring (flat), or slice by slice and rank by rank (between nodes).
@@ -113,7 +115,9 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
     columns = [*named, rows.memory_rate, rows.a_rate, rows.b_rate, rows.latency, rows.ticks, rows.late, rows.ready, free, *(begin or ())]
     turn = turned_onto_itself(columns) if merge and sizes.shape[-1] == 1 else units
     kept = [np.ascontiguousarray(column[:turn]).ravel() for column in columns]
-    key = (turn, hashlib.sha256(b"".join(column.tobytes() for column in (*kept, sizes))).digest()) if known is not None else None
+    key = None
+    if known is not None and turn < units:  # others are hardly ever met twice
+        key = (turn, hashlib.sha256(b"".join(column.tobytes() for column in (*kept, sizes))).digest())
     if known is not None and key in known:
         return (*known[key], {"units": 0, "rounds": 0, "jumped": 0})
     finish = np.zeros(turn * chains * stations, np.int64)
@@ -133,7 +137,7 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
     copies = units // turn
     shaped = (np.tile(finish.reshape(turn, chains, stations), (copies, 1, 1)),
               *(np.tile(end.reshape(turn, chains, slices), (copies, 1, 1)) for end in ends))
-    if known is not None:
+    if known is not None and key is not None:
         known[key] = shaped
     return (*shaped, {"units": turn, "rounds": rounds, "jumped": jumped})
 

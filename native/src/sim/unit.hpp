@@ -91,8 +91,9 @@ class Unit {
   bool jump(std::vector<Stream>& sent);
   void watch();
   [[nodiscard]] bool repeat(std::int64_t repeats);
-  void pass_on(std::int64_t repeats, std::vector<Stream>& sent);
+  void pass_on(std::int64_t repeats, bool once, std::vector<Stream>& sent);
   [[nodiscard]] bool steady() const;
+  [[nodiscard]] bool shifted();
   [[nodiscard]] bool at_work(std::size_t chain) const;
   [[nodiscard]] std::int64_t rounds_alike() const;
   [[nodiscard]] std::int64_t larger(std::int64_t a, std::int64_t b) {
@@ -131,11 +132,14 @@ class Unit {
   std::vector<Message> mail_;  // nothing is left in it after a round
   RingsStatus status_ = RingsStatus::ok;
 
-  bool noting_ = false;
+  bool watching_ = false;  // for periods that are alike
+  bool noting_ = false;    // the sides of maxima, too
+  bool constant_ = false;  // a constant (when a peer enters) was larger than what changes, since this began
   std::int64_t seen_ = 0, alike_ = 0;  // rounds since this began, and rounds from here on that do the same kind of work
   std::vector<std::int64_t> last_, change_, change_before_;
   std::vector<Reader> readers_;
   std::vector<Message> slopes_;
+  Message shift_;  // of everything, in the last period
   std::vector<std::vector<Message>> sent_;  // per chain: messages of the last two periods
   Choices choices_, choices_before_;
 };
