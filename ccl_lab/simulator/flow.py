@@ -30,7 +30,7 @@ _WHY = {
     _BAD_OP: "an op has a rank, peer or channel out of range",
     _TOO_EARLY: "a wait is written before its signal, or long after it",
     _UNSUPPORTED: "it has ops that are evaluated with the whole schedule only",
-    _TOO_MANY: "more than 5 million ops wait for others at one time",
+    _TOO_MANY: "more than 6 million ops wait for others at one time",
     _DEADLOCK: "some ops wait for ever",
 }
 

@@ -147,6 +147,7 @@ class Flow {
   FlowStatus announce(const Told& told, const Message& sent);
   FlowStatus resume();
   void idle(std::size_t channel);
+  void find_bound();
   [[nodiscard]] FlowOps alone(const Told& told) const;
   [[nodiscard]] std::size_t channel_of(const Told& told) const {
     return static_cast<std::size_t>(told.rank * links_.channels + told.channel);
@@ -163,6 +164,7 @@ class Flow {
   std::vector<Message> sent_;
   std::vector<std::size_t> ready_;    // channels that can go on
   std::int64_t bound_ = 0;            // what is not told yet comes in no batch before this one
+  std::size_t first_idle_ = 0;        // the channel that says so
   Turns turns_;
 
   FlowLinks links_;

@@ -13,7 +13,8 @@
 namespace ccl_lab::sim {
 namespace {
 
-constexpr std::size_t kMostTold = 5'000'000;  // 360 MB
+constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+constexpr std::size_t kMostTold = 6'000'000;  // 430 MB
 
 }  // namespace
 
@@ -129,14 +130,25 @@ void Flow::pend(std::int32_t id, const Issue& issued) {
 
 // Nothing holds the channel, and it was told no more.
 void Flow::idle(std::size_t c) {
-  if (!told_all_) bound_ = std::min(bound_, channels_[c].batch + !channels_[c].row);
+  const std::int64_t next = told_all_ ? kNever : channels_[c].batch + !channels_[c].row;
+  if (next >= bound_) return;
+  bound_ = next;
+  first_idle_ = c;
+}
+
+// Channels are looked at again only once the one that set the bound has gone on.
+void Flow::find_bound() {
+  const Line& line = lines_[first_idle_];
+  const Channel& at = channels_[first_idle_];
+  if (!told_all_ && line.held == Held::no && at.batch + !at.row == bound_) return;
+  bound_ = kNever;
+  for (std::size_t c = 0; c < lines_.size(); ++c)
+    if (lines_[c].held == Held::no) idle(c);
 }
 
 FlowStatus Flow::drain() {
   if (pending_.empty()) return FlowStatus::ok;
-  bound_ = std::numeric_limits<std::int64_t>::max();
-  for (std::size_t c = 0; c < lines_.size(); ++c)
-    if (lines_[c].held == Held::no) idle(c);
+  find_bound();
   while (!pending_.empty() && pending_.begin()->first < bound_) {
     std::vector<std::int32_t> batch = std::move(pending_.begin()->second);
     pending_.erase(pending_.begin());
