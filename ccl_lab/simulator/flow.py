@@ -35,10 +35,6 @@ _WHY = {
 }
 
 
-class _Unordered(Inapplicable):
-    """Ops are not written in the order in which they happen."""
-
-
 class _Timer(Builder):
     """Times what it is told."""
 
@@ -52,7 +48,7 @@ class _Timer(Builder):
             nic = topology.node_of[:, None].astype(np.int64) * topology.nics_per_node + topology.nic_of(rank, channel)
             tx = (3 * self.n_ranks + nic).astype(np.int32)
             rx = (3 * self.n_ranks + topology.n_nodes * topology.nics_per_node + nic).astype(np.int32)
-        self._late_ps, self._topology = links["late_ps"], topology
+        self._late_ps, self._topology, self.unordered = links["late_ps"], topology, False
         self._flow = _core.Flow({**links, "ranks": self.n_ranks, "channels": self.channels, "nic_tx": tx.ravel(), "nic_rx": rx.ravel(),
                                  "count": count, "parts": self.parts})  # fmt: skip
 
@@ -71,12 +67,12 @@ class _Timer(Builder):
         status = self._flow.run(int(kind), *columns, len(srcs), ready, tier_ps)
         self._check(status)
 
-    @staticmethod
-    def _check(status: int) -> None:
+    def _check(self, status: int) -> None:
         if status == _OVERFLOW:
             raise UsageError("the schedule would take more than 13 days: raise the rates or lower the size.")
+        self.unordered = status in (_DISORDER, _TOO_EARLY)
         if status != _OK:
-            raise (_Unordered if status in (_DISORDER, _TOO_EARLY) else Inapplicable)(_WHY[status])
+            raise Inapplicable(_WHY[status])
 
     def _ready(self, rank: I32, srcs: Sequence[Ref]) -> I64:
         """When the owners of all memory that is read have entered; empty where that is the rank itself."""
@@ -103,20 +99,28 @@ MOST_ORDERED = 30_000_000
 def flow_finish(outline: Outline, topology: Topology, count: int, itemsize: int, late_ps: I64,
                 alpha_ps: int) -> tuple[I64, dict[str, Any]]:  # fmt: skip
     """When each rank ends, i64[n_ranks]; how many ops that took, and whether they were put in order. Raises Inapplicable."""
-    try:
-        return _told(outline, topology, count, itemsize, late_ps, alpha_ps, ordered=False)
-    except _Unordered:
-        if outline.ops_about > MOST_ORDERED:
-            raise
-    return _told(outline, topology, count, itemsize, late_ps, alpha_ps, ordered=True)
-
-
-def _told(outline: Outline, topology: Topology, count: int, itemsize: int, late_ps: I64, alpha_ps: int, *,
-          ordered: bool) -> tuple[I64, dict[str, Any]]:  # fmt: skip
     links = topology.links
     columns = {"node_of": np.ascontiguousarray(topology.node_of, np.int32), "bytes_per_s": links.bytes_per_s,
-               "latency_ps": links.latency_ps, "late_ps": late_ps, "alpha_ps": alpha_ps, "itemsize": itemsize,
-               "ordered": ordered}  # fmt: skip
-    timer = outline.emit(lambda *arguments, **options: _Timer(columns, topology, count, *arguments, **options))
-    assert isinstance(timer, _Timer)
-    return timer.finish(), {"ops": timer.ops, **({"ordered": True} if ordered else {})}
+               "latency_ps": links.latency_ps, "late_ps": late_ps, "alpha_ps": alpha_ps, "itemsize": itemsize}  # fmt: skip
+
+    def told(ordered: bool) -> _Timer | None:
+        """What has timed all ops; None where they would have to be put in order, and can be."""
+        timers: list[_Timer] = []
+
+        def make(*arguments: Any, **options: Any) -> _Timer:
+            timers.append(_Timer({**columns, "ordered": ordered}, topology, count, *arguments, **options))
+            return timers[-1]
+
+        try:
+            outline.emit(make)
+        except Inapplicable:
+            if ordered or not timers or not timers[-1].unordered or outline.ops_about > MOST_ORDERED:
+                raise
+            return None
+        return timers[-1]
+
+    timer, in_order = told(False), {}
+    if timer is None:
+        timer, in_order = told(True), {"ordered": True}
+    assert timer is not None
+    return timer.finish(), {"ops": timer.ops, **in_order}
