@@ -20,6 +20,7 @@ from ..errors import Inapplicable, UsageError
 from ..ir import Builder, Kind, Outline, Ref
 from ..ir.builder import Ints
 from ..topo import Topology
+from .changes import NONE, Changes
 
 I64 = npt.NDArray[np.int64]
 I32 = npt.NDArray[np.int32]
@@ -97,11 +98,12 @@ MOST_ORDERED = 30_000_000
 
 
 def flow_finish(outline: Outline, topology: Topology, count: int, itemsize: int, late_ps: I64,
-                alpha_ps: int) -> tuple[I64, dict[str, Any]]:  # fmt: skip
+                alpha_ps: int, changes: Changes = NONE) -> tuple[I64, dict[str, Any]]:  # fmt: skip
     """When each rank ends, i64[n_ranks]; how many ops that took, and whether they were put in order. Raises Inapplicable."""
     links = topology.links
     columns = {"node_of": np.ascontiguousarray(topology.node_of, np.int32), "bytes_per_s": links.bytes_per_s,
-               "latency_ps": links.latency_ps, "late_ps": late_ps, "alpha_ps": alpha_ps, "itemsize": itemsize}  # fmt: skip
+               "latency_ps": links.latency_ps, "late_ps": late_ps, "alpha_ps": alpha_ps, "itemsize": itemsize,
+               **changes.columns()}  # fmt: skip
 
     def told(ordered: bool) -> _Timer | None:
         """What has timed all ops; None where they would have to be put in order, and can be."""

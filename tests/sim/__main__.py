@@ -1,10 +1,10 @@
 """Many random cases against the oracle: `python -m tests.sim --cases 10000 --seed 1`.
 
-Half of them are schedules of random ops, half what the planner makes, every algorithm in turn, with late ranks, uneven links and lost
-NICs. Each is timed by the exact tier and by the oracle, up to 64 ranks; what is planned also without its table of ops, where that is
-possible. All must agree to the picosecond. A case that fails is named by its seed. Schedules of more than MOST_OPS ops are left out: the
-oracle takes some 20 us an op. With --record FILE what was found is written there; a further run of the same commit with other seeds adds
-to it, so that cases can be drawn piece by piece.
+Half of them are schedules of random ops, half what the planner makes, every algorithm in turn, with late ranks, uneven links, lost
+NICs, and rates that change in time. Each is timed by the exact tier and by the oracle, up to 64 ranks; what is planned also without its
+table of ops, where that is possible. All must agree to the picosecond. A case that fails is named by its seed. Schedules of more than
+MOST_OPS ops are left out: the oracle takes some 20 us an op. With --record FILE what was found is written there; a further run of the same
+commit with other seeds adds to it, so that cases can be drawn piece by piece.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ import numpy as np
 
 from bench.record import commit, save
 from ccl_lab.errors import CclError, Inapplicable
-from ccl_lab.simulator import finish_times
+from ccl_lab.simulator import exact_times, finish_times
+from ccl_lab.simulator.changes import Changes
 
 from . import test_exact, test_scale
+from .cases import links_of, random_changes
 from .test_exact import assert_equal_to_oracle
 
 MOST_OPS = 20_000
@@ -41,10 +43,14 @@ def planned(seed: int, seen: Counter[str]) -> None:
         seen["too large for the oracle"] += 1
         return
     late_ps = np.array([int(late.get(rank, "0ps")[:-2]) for rank in range(topology.n_ranks)])
-    times = assert_equal_to_oracle(schedule, topology, late_ps, np.zeros((topology.n_ranks, 1), np.int64))
+    rng, rates = np.random.default_rng([seed, 17]), {}
+    if topology.n_nodes > 1 and rng.random() < 0.3:
+        rates = random_changes(rng, topology, int(exact_times(schedule, topology, late=late).time_ps))
+        seen["of those with rates that change in time"] += 1
+    times = assert_equal_to_oracle(schedule, topology, late_ps, np.zeros((topology.n_ranks, 1), np.int64), rates)
     seen["planned"] += 1
     try:
-        found, _ = finish_times(outlined, topology, late=late)
+        found, _ = finish_times(outlined, topology, late=late, changes=Changes.of(links_of(topology, rates)))
     except Inapplicable:
         return
     assert found.tolist() == times.finish_ps.tolist(), "without the table of ops"

@@ -17,7 +17,7 @@ constexpr std::size_t kKnown = 1024;
 }  // namespace
 
 Flow::Flow(const FlowLinks& links, bool ordered)
-    : ordered_(ordered), turns_(ordered ? links.bytes_per_s.size() : 0), links_(links), channels_(static_cast<std::size_t>(links.ranks * links.channels)), served_(links.bytes_per_s.size()),
+    : ordered_(ordered), turns_(ordered ? links.bytes_per_s.size() : 0), links_(links), changes_(links.changes, links.bytes_per_s.size()), channels_(static_cast<std::size_t>(links.ranks * links.channels)), served_(links.bytes_per_s.size()),
       first_counter_(channels_.size(), -1), listed_(channels_.size(), 0), known_(kKnown) {
   for (std::size_t i = 0; i < channels_.size(); ++i)
     channels_[i].clock_ps = channels_[i].left_ps = links.late_ps[i / static_cast<std::size_t>(links.channels)];
@@ -184,8 +184,8 @@ FlowStatus Flow::transfer(const FlowOps& ops, std::size_t i, Channel& at, const 
   if (!ordered_ && !in_order(tx, rx, issued.batch, op_)) return FlowStatus::disorder;
   const std::int64_t nbytes = bytes(ops, i), held = nbytes > 0 ? links_.alpha_ps : 0;
   const std::int64_t start = std::max({issued.clock_ps, links_.late_ps[static_cast<std::size_t>(ops.peer[i])], tx.free_ps, rx.free_ps});
-  tx.free_ps = start + held + busy(nbytes, a);
-  rx.free_ps = start + held + busy(nbytes, b);
+  tx.free_ps = through(nbytes, a, start + held);
+  rx.free_ps = through(nbytes, b, start + held);
   const std::int64_t left = std::max(tx.free_ps, rx.free_ps);
   at.left_ps = std::max(at.left_ps, left);
   std::int64_t tick = issued.batch >> 20;

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "changes.hpp"
 #include "order.hpp"
 #include "served.hpp"
 #include "stream.hpp"
@@ -50,6 +51,7 @@ struct FlowLinks {
   std::span<const std::int64_t> late_ps;                    // [ranks]
   std::int64_t alpha_ps = 0;
   std::int64_t count = 0, parts = 1, itemsize = 1;          // elements of a block, and what it is cut in (ccl_lab/ir/layout.py)
+  ChangeColumns changes = {};
 };
 
 class Flow {
@@ -95,6 +97,10 @@ class Flow {
   [[nodiscard]] std::pair<std::int32_t, std::int32_t> path(const FlowOps& ops, std::size_t i) const;
   [[nodiscard]] std::int64_t latency(const FlowOps& ops, std::size_t i, std::int32_t a, std::int32_t b) const;
   [[nodiscard]] std::int64_t busy(std::int64_t nbytes, std::int32_t link);
+  [[nodiscard]] std::int64_t through(std::int64_t nbytes, std::int32_t link, std::int64_t start_ps) {
+    if (!changes_.on(link)) return start_ps + busy(nbytes, link);
+    return changes_.through_ps(link, start_ps, nbytes, links_.bytes_per_s[static_cast<std::size_t>(link)]);
+  }
   std::int32_t counter_id(std::int32_t destination, std::int32_t source, std::int32_t sig_channel);
   Counter& counter(std::int32_t destination, std::int32_t source, std::int32_t sig_channel) {
     return counters_[static_cast<std::size_t>(counter_id(destination, source, sig_channel))];
@@ -168,6 +174,7 @@ class Flow {
   Turns turns_;
 
   FlowLinks links_;
+  Changes changes_;
   std::int64_t op_ = 0, first_op_ = 0;  // the one at work, and the first of its group
   std::int64_t chunk_bytes_ = -1;       // -1: chunks differ
   std::vector<Channel> channels_;

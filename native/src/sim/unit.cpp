@@ -29,7 +29,7 @@ std::int64_t Choices::repeats_since(const Choices& before) const {
 }
 
 Unit::Unit(const RingsInput& in, const RingsOutput& out)
-    : in_(in), out_(out), per_slice_(in.steps * in.depth), period_(in.stations * in.depth) {
+    : in_(in), out_(out), per_slice_(in.steps * in.depth), period_(in.stations * in.depth), changes_(in.changes, static_cast<std::size_t>(in.all_links)) {
   most_slices_ = *std::max_element(in.slices.begin(), in.slices.end());
   rounds_ = most_slices_ * per_slice_;
   for (const auto ids : {in.memory, in.link_a, in.link_b})
@@ -126,6 +126,21 @@ void Unit::copy_own(const At& at) {
   s.clock_ps = memory.free_ps = std::max(s.clock_ps, memory.free_ps) + time;
 }
 
+// When a link that begins at `start_ps` is free again.
+std::int64_t Unit::through(const At& at, std::int32_t link, std::int64_t start_ps, std::int64_t busy_ps, std::int64_t bytes_per_s) {
+  if (!changes_.on(link)) return start_ps + busy_ps;
+  const std::int64_t bytes = at.post->busy[0].bytes, from = start_ps + (bytes > 0 ? in_.alpha_ps : 0);
+  const std::int64_t end = changes_.through_ps(link, from, bytes, bytes_per_s);
+  const auto [begins, ends, rate] = changes_.stretch(link, from, bytes_per_s);
+  constant_ = true;
+  crossed_ = crossed_ || end > ends;
+  if (noting_) {
+    choices_.note(from - begins);
+    choices_.note(end - ends);
+  }
+  return end;
+}
+
 // Sends on what it works on; the station's batch is that of the put.
 void Unit::send(const At& at, std::vector<Stream>& sent) {
   Station& s = *at.state;
@@ -135,9 +150,15 @@ void Unit::send(const At& at, std::vector<Stream>& sent) {
   occupy(a, b, s.batch, op(at, 2));
   const std::int64_t start = larger(larger(s.clock_ps, post.ready_ps), larger(a.free_ps, b.free_ps));
   constant_ = constant_ || post.ready_ps > s.clock_ps;
-  a.free_ps = start + time.a_ps;
-  b.free_ps = start + time.b_ps;
-  s.left_ps = start + std::max(time.a_ps, time.b_ps);
+  if (in_.changes.link.empty()) {
+    a.free_ps = start + time.a_ps;
+    b.free_ps = start + time.b_ps;
+  } else {
+    const auto r = static_cast<std::size_t>(&post - posts_.data());
+    a.free_ps = through(at, in_.all_a[r], start, time.a_ps, in_.a_bytes_per_s[r]);
+    b.free_ps = through(at, in_.all_b[r], start, time.b_ps, in_.b_bytes_per_s[r]);
+  }
+  s.left_ps = std::max(a.free_ps, b.free_ps);
   Message message{s.left_ps + post.latency_ps, s.batch >> kPlaceBits, s.batch};
   if (post.ticks) {
     message.leaves = larger(larger(message.leaves, a.free_tick), b.free_tick) + time.bytes;
@@ -313,7 +334,7 @@ bool Unit::shifted() {
 void Unit::watch() {
   watching_ = true;
   noting_ = false;
-  constant_ = false;
+  constant_ = crossed_ = false;
   seen_ = 0;
   choices_.clear();
   choices_before_.clear();
@@ -329,7 +350,7 @@ bool Unit::jump(std::vector<Stream>& sent) {
     taken = std::min(taken, readers_[c].taken());
     left = std::min(left, readers_[c].left());
   }
-  watching_ = watching_ && alike_ > 0;
+  watching_ = watching_ && alike_ > 0 && !crossed_;
   noting_ = watching_ && noting_;
   if (!watching_) {
     if (left < 2 * period_) return false;
@@ -342,7 +363,7 @@ bool Unit::jump(std::vector<Stream>& sent) {
       change_before_.swap(change_);
       for (std::size_t i = 0; i < last_.size(); ++i) change_[i] = state_[i] - last_[i];
     }
-    const bool twice = !once && seen_ >= 3 * period_ && taken >= 2 * period_ && steady();
+    const bool twice = !once && !crossed_ && seen_ >= 3 * period_ && taken >= 2 * period_ && steady();
     std::int64_t repeats = once || twice ? std::min(alike_ / period_, left / period_) : 0;
     if (twice) repeats = std::min(repeats, choices_.repeats_since(choices_before_));
     if (repeats > 0) {

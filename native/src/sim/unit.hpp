@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "changes.hpp"
 #include "rings.hpp"
 #include "served.hpp"
 #include "stream.hpp"
@@ -100,6 +101,7 @@ class Unit {
     if (noting_) choices_.note(a - b);
     return a > b ? a : b;
   }
+  [[nodiscard]] std::int64_t through(const At& at, std::int32_t link, std::int64_t start_ps, std::int64_t busy_ps, std::int64_t bytes_per_s);
   void occupy(Served& a, Served& b, std::int64_t batch, std::int64_t op);
 
   [[nodiscard]] std::size_t slot(std::int64_t chain, std::int64_t slice) const {
@@ -124,6 +126,7 @@ class Unit {
   std::vector<std::int64_t> states_;  // of all units
   std::vector<std::int64_t> round_;   // per unit: the next one
   std::vector<Post> posts_;           // per station
+  Changes changes_;
 
   std::int64_t unit_ = 0;
   std::int64_t* state_ = nullptr;
@@ -134,7 +137,8 @@ class Unit {
 
   bool watching_ = false;  // for periods that are alike
   bool noting_ = false;    // the sides of maxima, too
-  bool constant_ = false;  // a constant (when a peer enters) was larger than what changes, since this began
+  bool constant_ = false;  // a constant (when a peer enters, when a rate changes) mattered, since this began
+  bool crossed_ = false;   // a rate changed under a message, since this began
   std::int64_t seen_ = 0, alike_ = 0;  // rounds since this began, and rounds from here on that do the same kind of work
   std::vector<std::int64_t> last_, change_, change_before_;
   std::vector<Reader> readers_;
