@@ -13,6 +13,7 @@ constexpr std::int64_t kLatest = std::int64_t{1} << 60;
 constexpr std::int64_t kLastTick = std::int64_t{1} << 41;
 constexpr std::int64_t kPlaces = std::int64_t{1} << 20;
 constexpr std::size_t kKnown = 1024;
+constexpr std::uint64_t kMany = 64;  // counters of one destination and channel that a list is good for
 
 }  // namespace
 
@@ -255,11 +256,12 @@ void Flow::go_on(Channel& at, const Message& seen) {
 
 std::int32_t Flow::counter_id(std::int32_t destination, std::int32_t source, std::int32_t sig_channel) {
   const auto list = static_cast<std::size_t>(destination * links_.channels + sig_channel);
+  if (listed_[list] >> 56 == kMany) return counter_of_many(list, source);
   std::int32_t& first = first_counter_[list];
   // Most lists are of partners at distances of powers of two: one bit each says who cannot be in the list.
   const auto apart = static_cast<std::uint32_t>(destination ^ source);
   const int zeros = apart == 0 ? 0 : std::countr_zero(apart);
-  const std::uint64_t bit = std::uint64_t{1} << ((zeros * 3 + static_cast<int>((apart >> zeros >> 1) & 3u)) % 64);
+  const std::uint64_t bit = std::uint64_t{1} << ((zeros * 3 + static_cast<int>((apart >> zeros >> 1) & 3u)) % 56);
   const bool maybe = (listed_[list] & bit) != 0;
   listed_[list] |= bit;
   std::int32_t before = -1;
@@ -273,9 +275,29 @@ std::int32_t Flow::counter_id(std::int32_t destination, std::int32_t source, std
     }
     return at;
   }
-  counters_.push_back({source, first, 0, 0, {}, {}});
+  listed_[list] += std::uint64_t{1} << 56;
+  if (listed_[list] >> 56 == kMany) {  // from here on a hash finds them
+    for (std::int32_t at = first; at >= 0; at = counters_[static_cast<std::size_t>(at)].next) {
+      const auto id = static_cast<std::size_t>(many_(static_cast<std::int32_t>(list), counters_[static_cast<std::size_t>(at)].source));
+      many_counters_.resize(std::max(many_counters_.size(), id + 1), kNone);
+      many_counters_[id] = at;
+    }
+    return counter_of_many(list, source);
+  }
+  return first = new_counter(source, first);
+}
+
+std::int32_t Flow::counter_of_many(std::size_t list, std::int32_t source) {
+  const auto id = static_cast<std::size_t>(many_(static_cast<std::int32_t>(list), source));
+  if (id >= many_counters_.size()) many_counters_.resize(id + 1, kNone);
+  if (many_counters_[id] == kNone) many_counters_[id] = new_counter(source, kNone);
+  return many_counters_[id];
+}
+
+std::int32_t Flow::new_counter(std::int32_t source, std::int32_t next) {
+  counters_.push_back({source, next, 0, 0, {}, {}});
   if (ordered_) watches_.emplace_back();
-  return first = static_cast<std::int32_t>(counters_.size() - 1);
+  return static_cast<std::int32_t>(counters_.size() - 1);
 }
 
 FlowStatus Flow::finish(std::span<std::int64_t> finish_ps) {

@@ -102,6 +102,8 @@ class Flow {
     return changes_.through_ps(link, start_ps, nbytes, links_.bytes_per_s[static_cast<std::size_t>(link)]);
   }
   std::int32_t counter_id(std::int32_t destination, std::int32_t source, std::int32_t sig_channel);
+  std::int32_t counter_of_many(std::size_t list, std::int32_t source);
+  std::int32_t new_counter(std::int32_t source, std::int32_t next);
   Counter& counter(std::int32_t destination, std::int32_t source, std::int32_t sig_channel) {
     return counters_[static_cast<std::size_t>(counter_id(destination, source, sig_channel))];
   }
@@ -180,7 +182,9 @@ class Flow {
   std::vector<Channel> channels_;
   std::vector<Served> served_;
   std::vector<std::int32_t> first_counter_;  // per (destination, channel): a list
-  std::vector<std::uint64_t> listed_;        // per list: bits of the sources that may be in it
+  std::vector<std::uint64_t> listed_;        // per list: 56 bits of the sources that may be in it, and above them how many are
+  DenseIds many_;                            // (list, source), of long lists
+  std::vector<std::int32_t> many_counters_;  // their counters
   std::deque<Counter> counters_;  // grows without being copied
   std::vector<bool> shared_;      // by link: several channels or ranks use it
   std::vector<std::pair<std::int64_t, std::size_t>> contending_;
