@@ -25,6 +25,7 @@ from .simulator import Job, Summary, simulate_shared, summarize
 from .simulator import simulate as simulate_schedule
 from .simulator.changes import Changes
 from .simulator.exact import late_times_ps, picoseconds
+from .simulator.loads import nic_bytes
 from .topo import Topology, topology_from_text
 from .trace import Trace
 from .trace.statistics import bandwidths
@@ -35,6 +36,7 @@ __all__ = ["changes_of", "degrade", "simulate"]
 # Up to so many ops a Trace is made, and a schedule is unrolled where nothing else works: 2 s and 2 GB.
 MOST_SPANS, MOST_ROWS = 500_000, 4_000_000
 
+ROWS, MOST_LISTED = ("ranks", "nodes", "nics"), 20
 TIERS = ("exact", "shared", "estimate")
 
 Result = Union[Trace, Summary]
@@ -43,7 +45,7 @@ Result = Union[Trace, Summary]
 def simulate(what: Schedule | Outline | str, topology: Topology | str, nbytes: Size | None = None, dtype: str | None = None,
              counts: Any = None, late: Any = None, compute_ps: Any = None, alpha: Duration = 0, interference: float = 1.0, *,
              faults: Sequence[str] = (), result: str = "auto", tier: str = "exact", jobs: Sequence[Job] = (),
-             **options: Any) -> Result:  # fmt: skip
+             rows: Sequence[str] = (), **options: Any) -> Result:  # fmt: skip
     """The times of a collective on the modelled links of `topology`.
 
     what: a Schedule, or the name of a collective, which is planned with `options` (those of `plan`: algorithm, redop, in_place, root,
@@ -51,6 +53,7 @@ def simulate(what: Schedule | Outline | str, topology: Topology | str, nbytes: S
     interference: as `ccl_lab.simulator.simulate`. faults: texts as `degrade` and, at a time, `changes_of` take them. result: "trace",
     "summary", or "auto": a Trace up to 500,000 ops, a Summary (the end of every rank, bandwidths) above. tier: "exact"; "shared": links
     carry all their transfers at one time, fairly, those of other `jobs` (simulator.Job) too; "estimate": the planner's closed form.
+    rows: of "ranks", "nodes" (those that end last) and "nics" (those that are busy longest), in `meta["rows"]` of a Summary.
 
     Raises UsageError for an unknown name, option, fault or size, ShapeError where schedule and topology differ in ranks, UnsupportedError
     for a schedule that can only be timed op by op and has too many. Cost: milliseconds for a few ranks; a second for 131,072.
@@ -69,6 +72,12 @@ def simulate(what: Schedule | Outline | str, topology: Topology | str, nbytes: S
     where, fault_late = degrade(where, faults)
     changes = changes_of(where, faults)
     late = _both(late, fault_late, where.n_ranks)
+    if rows:
+        if result == "trace" or set(rows) - set(ROWS):
+            raise UsageError(f"rows {list(rows)!r}: expected some of {', '.join(ROWS)}, of a Summary (a Trace has all its own).")
+        summary = simulate(what, where, nbytes, dtype, counts, late, compute_ps, alpha, interference, tier=tier, jobs=jobs,
+                           faults=[text for text in faults if "at=" in text], result="summary", **options)  # fmt: skip
+        return _with_rows(summary, rows, what, where, options)
     if tier == "estimate":
         return _estimated(what, where, nbytes, dtype, late, changes, result, options)
     if tier == "shared":
@@ -98,6 +107,37 @@ def simulate(what: Schedule | Outline | str, topology: Topology | str, nbytes: S
                                   changes=changes)  # fmt: skip
         return _summary_of(trace) if result == "summary" else trace
     return _outlined(outline(what, where, **options), where, None, None, late, alpha, result, changes)
+
+
+def _with_rows(found: Result, rows: Sequence[str], what: Any, topology: Topology, options: Mapping[str, Any]) -> Summary:
+    """The Summary with MOST_LISTED rows of each kind, the worst first."""
+    assert isinstance(found, Summary)
+    listed: dict[str, list[dict[str, Any]]] = {}
+    if "ranks" in rows:
+        listed["ranks"] = found.slowest_ranks(MOST_LISTED)
+    if "nodes" in rows:
+        finish = np.zeros(topology.n_nodes, np.int64)
+        np.maximum.at(finish, topology.node_of, found.finish_ps)
+        order = np.lexsort((np.arange(len(finish)), -finish))[:MOST_LISTED]
+        listed["nodes"] = [{"node": int(node), "finish_us": float(finish[node]) / 1e6} for node in order]
+    if "nics" in rows:
+        listed["nics"] = _busiest_nics(found, what, topology, options)
+    return Summary({**found.meta, "rows": listed})
+
+
+def _busiest_nics(found: Summary, what: Any, topology: Topology, options: Mapping[str, Any]) -> list[dict[str, Any]]:
+    if found.meta["collective"] == "all_to_allv":
+        raise UsageError("rows of nics: all_to_allv has a size for each pair; take its Trace, whose stats() have the NICs.")
+    nbytes, dtype = found.meta["nbytes"], found.meta["dtype"]
+    if isinstance(what, str):
+        what = (plan if topology.n_ranks == 1 else outline)(what, topology, **{**options, "nbytes": nbytes, "dtype": dtype})
+    moved = nic_bytes(what, topology, nbytes, dtype)
+    rate = topology.nic_bytes_per_s.reshape(topology.n_nodes, -1)
+    busy_us = 1e6 * moved / np.maximum(rate, 1) if rate.size else np.zeros(moved.shape)
+    order = np.argsort(-busy_us, axis=None, kind="stable")[:MOST_LISTED]
+    return [{"node": int(node), "nic": int(nic), "direction": ("tx", "rx")[side], "bytes": int(moved[side, node, nic]),
+             "busy_us": float(busy_us[side, node, nic]), "share": float(busy_us[side, node, nic] / max(found.time_us, 1e-12))}
+            for side, node, nic in zip(*np.unravel_index(order, moved.shape), strict=True)]  # fmt: skip
 
 
 def _estimated(what: Any, topology: Topology, nbytes: Size | None, dtype: str | None, late: Any, changes: Changes, result: str,

@@ -39,6 +39,8 @@ def add_commands(commands: Any) -> None:
     simulate.add_argument("--tier", default="exact", metavar="NAME",
                           help="exact; shared: transfers share links, those between switches too; estimate: the planner's closed form "
                                "(default: %(default)s)")  # fmt: skip
+    simulate.add_argument("--rows", default="", metavar="NAMES",
+                          help="list those that end last or are busy longest: ranks,nodes,nics")  # fmt: skip
     simulate.add_argument("--channels", type=int, metavar="N", help="streams per rank (default: by NICs)")
     simulate.set_defaults(run=run_simulate)
 
@@ -104,12 +106,14 @@ def run_simulate(arguments: argparse.Namespace) -> int:
 
     begin = time.perf_counter()
     topology = topology_from_text(arguments.topology)
+    rows = [word for word in arguments.rows.split(",") if word]
     if arguments.schedule:
-        found = simulate(schedule_from(arguments, topology), topology, faults=arguments.fault, tier=arguments.tier)
+        found = simulate(schedule_from(arguments, topology), topology, faults=arguments.fault, tier=arguments.tier, rows=rows)
     else:
         options = plan_options(arguments) | ({} if arguments.channels is None else {"channels": arguments.channels})
         found = simulate(arguments.collective, topology, arguments.bytes, arguments.dtype, faults=arguments.fault, tier=arguments.tier,
-                         result="trace" if arguments.out else "auto", algorithm=arguments.algorithm, redop=arguments.redop, **options)
+                         rows=rows, result="trace" if arguments.out else "auto", algorithm=arguments.algorithm,
+                         redop=arguments.redop, **options)  # fmt: skip
     wall_s = time.perf_counter() - begin
     if arguments.out:
         found.save(arguments.out)
@@ -125,7 +129,13 @@ def run_simulate(arguments: argparse.Namespace) -> int:
     }  # fmt: skip
     if not isinstance(found, Summary):
         values["schedule"] = meta["schedule_digest"]
+    listed = meta.get("rows", {})
+    if arguments.json:
+        values |= {"rows": listed} if listed else {}
     print_result(values, arguments.json)
+    for name, each in listed.items() if not arguments.json else ():
+        print(f"{name}:", *("  ".join(f"{key} {value:.6g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items())
+                            for row in each), sep="\n  ")  # fmt: skip
     return 0
 
 

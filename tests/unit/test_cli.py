@@ -210,6 +210,17 @@ def test_module_runs() -> None:
     assert found.returncode == 0 and found.stdout.startswith("ccl-lab ")
 
 
+def test_simulate_lists_the_rows_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("simulate", "all_reduce", "--topology", "h100:nodes=64", "--algorithm", "hierarchical", "--fault", "nic:node=7,nic=2")
+    code, out, _ = call(capsys, *words, "--rows", "nics,nodes", "--json")
+    rows = json.loads(out)["rows"]
+    assert code == 0 and list(rows) == ["nodes", "nics"] and rows["nics"][0]["node"] == 7
+    code, out, _ = call(capsys, *words, "--rows", "nics")
+    assert code == 0 and "nics:\n  node 7" in out
+    code, out, err = call(capsys, *words, "--rows", "links")
+    assert code == 2 and not out and "ranks, nodes, nics" in err
+
+
 def test_predict_says_time_choice_and_error(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = call(capsys, "predict", "all_reduce", "--platform", "h100", "--nodes", "8", "--bytes", "4KiB,64MiB,1GiB", "--json")
     assert code == 0 and not err
