@@ -69,6 +69,7 @@ def simulate(what: Schedule | Outline | str, topology: Topology | str, nbytes: S
     if tier not in TIERS or (jobs and tier != "shared"):
         raise UsageError(f"tier {tier!r}{' with jobs' * bool(jobs)}: expected 'exact', 'estimate', or 'shared' (which alone takes jobs)."
                          f"{suggest(str(tier), TIERS)}")  # fmt: skip
+    faults = (faults,) if isinstance(faults, str) else faults
     where, fault_late = degrade(where, faults)
     changes = changes_of(where, faults)
     late = _both(late, fault_late, where.n_ranks)

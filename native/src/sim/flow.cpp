@@ -18,7 +18,8 @@ constexpr std::uint64_t kMany = 64;  // counters of one destination and channel 
 }  // namespace
 
 Flow::Flow(const FlowLinks& links, bool ordered)
-    : ordered_(ordered), turns_(ordered ? links.bytes_per_s.size() : 0), links_(links), changes_(links.changes, links.bytes_per_s.size()), channels_(static_cast<std::size_t>(links.ranks * links.channels)), served_(links.bytes_per_s.size()),
+    : ordered_(ordered), turns_(ordered ? links.bytes_per_s.size() : 0), links_(links), changes_(links.changes, links.bytes_per_s.size()),
+      channels_(static_cast<std::size_t>(links.ranks * links.channels)), served_(links.bytes_per_s.size()),
       first_counter_(channels_.size(), -1), listed_(channels_.size(), 0), known_(kKnown) {
   for (std::size_t i = 0; i < channels_.size(); ++i)
     channels_[i].clock_ps = channels_[i].left_ps = links.late_ps[i / static_cast<std::size_t>(links.channels)];
@@ -189,6 +190,7 @@ FlowStatus Flow::transfer(const FlowOps& ops, std::size_t i, Channel& at, const 
   rx.free_ps = through(nbytes, b, start + held);
   const std::int64_t left = std::max(tx.free_ps, rx.free_ps);
   at.left_ps = std::max(at.left_ps, left);
+  if (left > kLatest) return FlowStatus::overflow;
   std::int64_t tick = issued.batch >> 20;
   if (a >= 3 * links_.ranks) {
     tick = tx.free_tick = rx.free_tick = std::max({tick, tx.free_tick, rx.free_tick}) + nbytes;

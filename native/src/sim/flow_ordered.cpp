@@ -1,10 +1,10 @@
 // Ops that are told in any order, served in the static one: see flow.hpp.
 //
-// A channel runs what it is told at once, up to an op that it cannot go beyond: a wait for a signal that was not raised, a flush of puts that
-// were not served, work on memory that several channels share. What it is told behind that waits in its line. What it issues (puts to others,
-// signals) is served batch by batch, a batch once nothing of it or before it can still come: that is so before `bound_`, the least batch in
-// which a channel that nothing holds, and that was told no more, could go on. A held channel goes on after what it waits for, which is either
-// pending or comes from such a channel, so it needs no bound of its own.
+// A channel runs what it is told at once, up to an op that it cannot go beyond: a wait for a signal that was not raised, a flush of puts
+// that were not served, work on memory that several channels share. What it is told behind that waits in its line. What it issues (puts
+// to others, signals) is served batch by batch, a batch once nothing of it or before it can still come: that is so before `bound_`, the
+// least batch in which a channel that nothing holds, and that was told no more, could go on. A held channel goes on after what it waits
+// for, which is either pending or comes from such a channel, so it needs no bound of its own.
 #include <algorithm>
 
 #include "ccl_lab/schema.hpp"
@@ -38,7 +38,8 @@ std::int32_t Flow::keep(const Told& told) {
 FlowStatus Flow::tell(const FlowOps& ops, std::size_t i) {
   const auto kind = static_cast<Kind>(ops.kind);
   const bool raises = (kind == Kind::put || kind == Kind::signal) && ops.sig_channel[i] >= 0;
-  Told told{ops.rank[i], ops.channel[i], ops.peer[i], ops.sig_channel[i], ops.value[i], ops.chunk[i], ops.n_chunks[i], -1, -1, 1, 0, 0, 0, {}};
+  Told told{ops.rank[i],  ops.channel[i],  ops.peer[i], ops.sig_channel[i], ops.value[i],
+            ops.chunk[i], ops.n_chunks[i], -1,          -1,                 1,            0, 0, 0, {}};
   if (raises) told.counter = counter_id(ops.peer[i], ops.rank[i], ops.sig_channel[i]);
   if (kind == Kind::wait) {
     if (ops.value[i] < 1) return FlowStatus::too_early;
@@ -219,8 +220,8 @@ FlowStatus Flow::announce(const Told& told, const Message& sent) {
     raises.push_back(at.before);
   }
   if (const FlowStatus status = raise(at, sent); status != FlowStatus::ok) return status;
-  for (std::int32_t c = std::exchange(watches_[id].parked, -1); c >= 0; c = std::exchange(lines_[static_cast<std::size_t>(c)].next_parked, -1))
-    ready_.push_back(static_cast<std::size_t>(c));
+  std::int32_t c = std::exchange(watches_[id].parked, -1);
+  for (; c >= 0; c = std::exchange(lines_[static_cast<std::size_t>(c)].next_parked, -1)) ready_.push_back(static_cast<std::size_t>(c));
   return FlowStatus::ok;
 }
 

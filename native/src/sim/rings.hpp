@@ -21,9 +21,9 @@
 // the same v in two rounds in a row, with the same S, and the messages went on by the same slopes, it changes by v in the next one too, as
 // long as S stays: v' = S v + a' - a = v. And S stays while no maximum changes its mind: the difference of the two sides of each is then
 // affine in the number of rounds, so the first round in which one would change sign is known. Up to there rounds are made by one
-// multiplication. Where all of v is one shift, and the messages go on by it too, one round is enough, and no maximum changes its mind. A link whose rate changes in time adds two more: whether a
-// message begins after the last change, and whether it is through before the next. Places of batches inside a tick must not change (v of a batch is a whole number of ticks), so that tick = batch >> 20
-// is affine too.
+// multiplication. Where all of v is one shift, and the messages go on by it too, one round is enough, and no maximum changes its mind. A
+// link whose rate changes in time adds two more: whether a message begins after the last change, and whether it is through before the next.
+// Places of batches inside a tick must not change (v of a batch is a whole number of ticks), so that tick = batch >> 20 is affine too.
 #pragma once
 
 #include <cstdint>

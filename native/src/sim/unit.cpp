@@ -29,7 +29,8 @@ std::int64_t Choices::repeats_since(const Choices& before) const {
 }
 
 Unit::Unit(const RingsInput& in, const RingsOutput& out)
-    : in_(in), out_(out), per_slice_(in.steps * in.depth), period_(in.stations * in.depth), changes_(in.changes, static_cast<std::size_t>(in.all_links)) {
+    : in_(in), out_(out), per_slice_(in.steps * in.depth), period_(in.stations * in.depth),
+      changes_(in.changes, static_cast<std::size_t>(in.all_links)) {
   most_slices_ = *std::max_element(in.slices.begin(), in.slices.end());
   rounds_ = most_slices_ * per_slice_;
   for (const auto ids : {in.memory, in.link_a, in.link_b})
