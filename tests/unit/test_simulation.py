@@ -64,6 +64,15 @@ def test_an_estimate_says_that_it_is_one() -> None:
         ccl.simulate(ccl.plan("all_reduce", Topology.preset("h100", 1)), Topology.preset("h100", 1), tier="estimate")
 
 
+def test_a_grid_of_tiers_and_of_faults_at_times() -> None:
+    found = ccl.sweep({"what": "all_reduce", "topology": "h100:nodes=4", "nbytes": "1GiB", "algorithm": "hierarchical",
+                       "tier": ["exact", "estimate"], "faults": [[], ["nic:node=1,nic=2,at=100us"]]},
+                      executor=ThreadPoolExecutor(1), progress=False)  # fmt: skip
+    whole, hurt, estimated, refused = found.rows
+    assert whole["time_ps"] < hurt["time_ps"] < 1.3 * whole["time_ps"]
+    assert estimated["time_us"] == pytest.approx(whole["time_us"], rel=0.3) and "an estimate knows neither" in refused["error"]
+
+
 def test_the_shared_tier_takes_the_same_words() -> None:
     topology = Topology.preset("rail_leaf_spine", nodes=2)
     schedule = ccl.plan("all_reduce", topology, nbytes="1MiB", algorithm="ring")
