@@ -35,6 +35,7 @@ BENCHMARKS = (
     "rdma",
     "validation",
     "sharing",
+    "moe",
 )
 
 

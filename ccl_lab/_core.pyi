@@ -43,6 +43,8 @@ class Engine:                       # one rank
     def admit(self, collective: int, dtype: int, redop: int, root: int, peer: int, block_bytes: int) -> None: ...  # a schedule for such calls was proved
     @property
     def node_complete(self) -> bool: ...                                 # all ranks are on this node, and attached
+    def compile_exchange(self, *, plan_hash: int, dtype: int, row_bytes: int, capacity_bytes: int, n_splits: int, group: list[int], nic: list[int], peer_nic: list[int], interleaved: bool) -> "Exchange": ...  # all_to_allv_dynamic of one shape; nic, peer_nic by place in the group
+    def start_exchange(self, exchange: "Exchange", send: np.ndarray, receive: np.ndarray, scratch: np.ndarray, lengths: np.ndarray, ids: np.ndarray, blocks: np.ndarray, handles: np.ndarray, *, tag: int, coll_id: int, timeout_s: float, caller_waits: bool) -> "Work": ...  # u8 views (send: any memory), counts i32 or i64, handles u64 by place (empty: peers say where they are); the caller keeps all until it has ended
     def register(self, address: int, nbytes: int) -> None: ...           # ordinary memory that peers may use in place
     def unregister(self, address: int) -> None: ...
     @property
@@ -65,6 +67,10 @@ class Engine:                       # one rank
 #  ready_nic u16[], ready_peer_nic u16[]: by ready_to, the NICs that carry READY (may be missing: NIC 0)
 
 class Program: ...
+class Exchange:                     # where, in the receive buffer and SCRATCH, what the rank at a place sends will lie
+    output_bytes: int; scratch_bytes: int; lengths_in_output: bool
+    def data_offset(self, place: int) -> int: ...
+    def lengths_offset(self, place: int) -> int: ...                     # tag, its lengths (i64 each), the rows it sent; in the receive buffer or in SCRATCH
 class Computation:                  # who does the compute ops of a run; a program that has some is refused without
     @staticmethod
     def emulated(duration_ns: np.ndarray) -> "Computation": ...          # a device that is only a clock: i64 ns by partition; carries

@@ -57,6 +57,7 @@ CONDITIONS = {
     "no-node": lambda: shutil.which("node") is None,
     "no-node-modules": lambda: not Path("widgets/node_modules").is_dir(),
     "no-valgrind": lambda: shutil.which("valgrind") is None,
+    "no-mpirun": lambda: shutil.which("mpirun") is None,
     "no-torch": lambda: _missing_module("torch"),
     "no-gpu": lambda: not Path("/dev/nvidiactl").exists(),
     "no-rdma": lambda: not Path("/sys/class/infiniband").is_dir(),

@@ -37,6 +37,7 @@ def init(
     *,
     transport: str | None = None,
     timeout: Any = None,
+    topology: Any = None,
     elastic: bool = False,
     join: bool = False,
     patience: Any = None,
@@ -47,18 +48,22 @@ def init(
     transport: "auto", "shm" or "tcp"; timeout: deadline of a collective, such as "30s". Explicit arguments beat the
     environment. Raises UsageError outside a launcher, ConnectError or OpTimeout if the job does not come together.
 
+    topology: nodes and NICs that ranks of one host play, as in a World, such as Topology.cluster(...); the same on all ranks.
+
     elastic=True returns an ElasticCommunicator: lost processes are left out, the others go on, new ones can join. join=True: as a
     new member of such a job, which the members let in by `grow`. patience: silence after which a process counts as lost, once
     something failed (default "5s"). group_size: members k·group_size up to (k + 1)·group_size leave together.
     """
     if elastic:
+        if topology is not None:
+            raise UsageError("an elastic job runs on the hosts it has: leave topology out.")
         return _init_elastic(transport, timeout, join, patience, group_size)
     if join or patience is not None or group_size != 1:
         raise UsageError("join, patience and group_size are of an elastic job: give elastic=True.")
     from .communicator import Communicator
     from .join import join as enter
 
-    return Communicator(enter(transport, timeout))
+    return Communicator(enter(transport, timeout, topology))
 
 
 def _init_elastic(transport: str | None, timeout: Any, joins: bool, patience: Any, group_size: int) -> Any:

@@ -26,6 +26,7 @@ from ..verifier import verify
 from . import verbs
 from .buffers import Registered, Staging, as_array, as_bytes, same_memory
 from .compute import Call, Computing, computes
+from .exchange import Exchanging
 from .hub import cancelled
 from .join import Job
 from .lower import FUSED, fusible
@@ -46,7 +47,7 @@ _ONE_PASS = frozenset(
 )
 
 
-class Communicator:
+class Communicator(Exchanging):
     """Rank `rank` of `size`. Made by `ccl_lab.init()`; close it, or use it as a context manager."""
 
     def __init__(self, job: Job) -> None:

@@ -25,9 +25,10 @@ from ..errors import CclError, OpTimeout, PeerLostError, UsageError, from_wire
 from ..topo import Topology
 from . import wire
 from .forkserver import how_it_ended
+from .hosts import nic_addresses
 from .member import Options
 from .membership import Event
-from .ranks import Ranks, nic_addresses
+from .ranks import Ranks
 
 PING_S = 0.25
 EXIT_S = 0.05  # how long a closed socket waits for the news of how its process ended

@@ -6,6 +6,8 @@ every rank.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import socket
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from .. import config
-from ..errors import ConnectError
+from ..errors import ConnectError, UsageError
 from ..topo import Topology, discover
 
 Nics = list[tuple[str, float, str]]  # name, Gb/s, address
@@ -54,6 +56,38 @@ def topology_of(cards: list[dict[str, Any]], nics: Nics) -> tuple[Topology, list
         sources={"nic_gbits_per_s": "speed in /sys/class/net", "others": "assumption"},
     )
     return topology, [address for _, _, address in nics[:n_nics]]
+
+
+def digest(topology: Topology) -> str:
+    """Equal for equal topologies."""
+    return hashlib.sha256(json.dumps(topology.to_dict(), sort_keys=True).encode()).hexdigest()
+
+
+def played(cards: list[dict[str, Any]], topology: Topology | None, rank: int) -> tuple[Topology, list[str]]:
+    """The emulated topology that all ranks of one host gave, and the addresses that stand for the NICs of this rank's node."""
+    for other, card in enumerate(cards):
+        if topology is None or card["plays"] != cards[rank]["plays"] or card["host"] != cards[rank]["host"]:
+            raise UsageError(
+                f"topology of init: rank {other} and rank {rank} differ in it, or in their host; give the same one to every rank, "
+                "all on one host. Jobs of several hosts have the topology of those.",
+                rank=other,
+            )
+    assert topology is not None
+    if topology.n_ranks != len(cards) or not topology.emulated:
+        raise UsageError(
+            f"topology of init: expected an emulated one of {len(cards)} ranks, found {topology.n_ranks} ranks"
+            f"{'' if topology.emulated else ' of a real machine'}; make it with Topology.cluster(...)."
+        )
+    return topology, nic_addresses(topology, int(topology.node_of[rank]))
+
+
+def nic_addresses(topology: Topology, node: int) -> list[str]:
+    """Loopback addresses that stand for the NICs of an emulated node: 127.<64 + node>.<nic>.1 and on."""
+    if node >= 128 * 190 or topology.nics_per_node > 250:
+        raise UsageError(
+            f"emulated node {node} with {topology.nics_per_node} NICs: at most 24,320 nodes of 250 NICs."
+        )
+    return [f"127.{64 + node // 190}.{1 + node % 190}.{1 + nic}" for nic in range(topology.nics_per_node)]
 
 
 def host_id() -> str:

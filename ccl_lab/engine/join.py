@@ -32,11 +32,14 @@ class Job:
     """This process's part in a job: its Member and, on rank 0, the hub all others dial.
 
     launch, meeting: who this process is and how the ranks find each other, where no launcher's environment says it (the
-    torch backend meets in a torch store). Raises UsageError outside a launcher, ConfigError for contradictory settings,
-    ConnectError or OpTimeout if the job does not come together within CCL_LAB_START_TIMEOUT.
+    torch backend meets in a torch store). topology: emulated nodes for the ranks of one host. Raises UsageError outside a
+    launcher, ConfigError for contradictory settings, ConnectError or OpTimeout if the job does not come together within
+    CCL_LAB_START_TIMEOUT.
     """
 
-    def __init__(self, options: Options, launch: config.Launch | None = None, meeting: Any = None) -> None:
+    def __init__(
+        self, options: Options, launch: config.Launch | None = None, meeting: Any = None, topology: Topology | None = None
+    ) -> None:
         launch = launch or config.launch()
         if launch is None:
             raise UsageError(
@@ -54,8 +57,8 @@ class Job:
             if self._acceptor:  # the hub is in this process: what others reach it by is its address here
                 self._spoke.here = self._acceptor.addresses[0][0]
             self._spoke.start()
-            topology, addresses = self._exchange_hosts(options)
-            self.member: Member = Member(self.rank, topology, self._spoke, self._secret, options, addresses)
+            nodes, addresses = self._exchange_hosts(options, topology)
+            self.member: Member = Member(self.rank, nodes, self._spoke, self._secret, options, addresses)
             if self._spoke.lost:  # while there was no member to stop
                 self._hub_lost()
         except BaseException:
@@ -100,12 +103,15 @@ class Job:
             rank=0,
         )
 
-    def _exchange_hosts(self, options: Options) -> tuple[Topology, list[str]]:
-        """Which ranks share a host, and the NICs of each."""
+    def _exchange_hosts(self, options: Options, played: Topology | None) -> tuple[Topology, list[str]]:
+        """Which ranks share a host, and the NICs of each; or those of the topology they are to play."""
         mine, nics = hosts.card()
+        mine["plays"] = "" if played is None else hosts.digest(played)
         cards: list[dict[str, Any]] = self._spoke.gather(
             "hosts", mine, max(self._deadline - time.monotonic(), 0.1)
         )
+        if any(card["plays"] for card in cards):
+            return hosts.played(cards, played, self.rank)
         return hosts.topology_of(cards, nics)
 
     def _hub_lost(self) -> None:
@@ -176,6 +182,6 @@ def _private_directory() -> Path:
     return path
 
 
-def join(transport: str | None = None, timeout: Any = None) -> Job:
+def join(transport: str | None = None, timeout: Any = None, topology: Topology | None = None) -> Job:
     """Joins with explicit arguments over the environment's."""
-    return Job(options_of(transport=transport, timeout=timeout))
+    return Job(options_of(transport=transport, timeout=timeout), topology=topology)

@@ -264,6 +264,10 @@ class Member:
         self._connect(found[1])
         return found[0]
 
+    def connect(self, links: list[tuple[int, int, int]]) -> None:
+        """Every (peer, NIC here, NIC there) that is missing, with what could stand in for it; the peers do the same."""
+        self._connect(with_backups(links, self.topology) if self._repair else links)
+
     def _links(self, schedule: Schedule, topology: Topology) -> list[tuple[int, int, int]]:
         links = links_needed(schedule, self.rank, topology, self.options.transport)
         return with_backups(links, topology) if self._repair else links

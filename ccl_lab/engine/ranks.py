@@ -14,25 +14,17 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import _core
-from ..errors import CclError, OpTimeout, PeerLostError, UsageError, from_wire
+from ..errors import CclError, OpTimeout, PeerLostError, from_wire
 from ..topo import Topology
 from . import wire
 from .forkserver import ForkServer, how_it_ended
+from .hosts import nic_addresses
 from .hub import Hub
 from .member import Options
 from .netns import Namespaces
 from .status import code_of
 
 Reply = dict[str, Any]
-
-
-def nic_addresses(topology: Topology, node: int) -> list[str]:
-    """Loopback addresses that stand for the NICs of an emulated node: 127.<64 + node>.<nic>.1 and on."""
-    if node >= 128 * 190 or topology.nics_per_node > 250:
-        raise UsageError(
-            f"emulated node {node} with {topology.nics_per_node} NICs: at most 24,320 nodes of 250 NICs."
-        )
-    return [f"127.{64 + node // 190}.{1 + node % 190}.{1 + nic}" for nic in range(topology.nics_per_node)]
 
 
 class Ranks:

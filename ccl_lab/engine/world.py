@@ -37,12 +37,13 @@ from . import compute as computation
 from . import pattern
 from .collector import Collector, Feed
 from .faults import Faults, Script
+from .hosts import nic_addresses
 from .hub import cancelled
 from .lost import LostNics
 from .lower import Mask
 from .member import options_of
 from .netns import Namespaces
-from .ranks import Ranks, nic_addresses
+from .ranks import Ranks
 from .results import trace_of
 from .run import Run
 from .shapes import check_inputs, overwrites_input

@@ -6,6 +6,7 @@ Invariant: everything here follows from (collective, n_ranks, root, peer) alone.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,7 @@ def numpy_dtype(dtype: str) -> np.dtype[Any]:
     return np.dtype(dtype)
 
 
+@lru_cache(maxsize=64)
 def dtype_name(dtype: np.dtype[Any]) -> str:
     """DType name of a numpy dtype; DtypeError if the engine has no such type."""
     if dtype.name not in DType.__members__:

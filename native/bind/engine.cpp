@@ -268,6 +268,7 @@ void bind_partitions(nb::class_<BoundWork>& work);
 void bind_local(nb::class_<Engine>& engine);
 void bind_rails(nb::class_<Engine>& engine);
 void bind_rdma(nb::module_& m, nb::class_<Engine>& engine);
+void bind_exchange(nb::module_& m, nb::class_<Engine>& engine);
 
 namespace {
 
@@ -297,6 +298,7 @@ void bind_engine(nb::module_& m) {
   bind_local(engine);
   bind_rails(engine);
   bind_rdma(m, engine);
+  bind_exchange(m, engine);
   engine
       .def(nb::new_(&make_engine), "rank"_a, "node_of"_a, nb::kw_only(), "n_channels"_a = 256, "n_nics"_a = 1,
            "arena_bytes"_a = std::uint64_t{1} << 36, "trace_spans"_a = 65536, "spin_us"_a = 20, "transport"_a = "auto", "ranks_on_host"_a = 0,

@@ -50,3 +50,9 @@ def test_a_nic_that_breaks_in_mid_transfer_costs_no_sum_and_comes_back(body: Run
             assert min(told["after"][what] for what in ("lost", "recovered", "back")) >= turn, (fault, told)
     for fault, word in FAULTS.items():
         assert any(word in why for story in (far, near) for why in story[fault]["why"]), (fault, near[fault], far[fault])
+
+
+@pytest.mark.parametrize("settings", [["rdma=qps=4"], ["rdma=qps=2,segment=64KiB,mode=spray,register=off"]], ids=["dqplb", "spray"])
+def test_exchanges_whose_counts_are_read_when_they_start(body: Run, settings: list[str]) -> None:
+    for outcome in body("exchanges", *settings, machines=2, nics=2):
+        assert "between nodes: verbs" in json.loads(outcome.stdout)["explained"]

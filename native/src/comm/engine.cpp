@@ -331,8 +331,16 @@ Result<std::shared_ptr<Work>> Engine::start(const std::shared_ptr<LoadedProgram>
   Binding binding;
   Memory memory;
   if (Status status = bind(*program, input, output, binding, memory); !status.ok()) return status;
-  auto work = std::allocate_shared<Work>(PoolAllocator<Work>(works_), program, binding, std::move(memory), coll_id,
-                                         deadline_after(timeout_s), timeout_s, std::move(stream).value());
+  return push(make_work(program, binding, std::move(memory), coll_id, timeout_s, std::move(stream).value()), caller_waits);
+}
+
+std::shared_ptr<Work> Engine::make_work(const std::shared_ptr<LoadedProgram>& program, const Binding& binding, Memory memory,
+                                        std::uint32_t coll_id, double timeout_s, std::unique_ptr<Stream> stream) {
+  return std::allocate_shared<Work>(PoolAllocator<Work>(works_), program, binding, std::move(memory), coll_id,
+                                    deadline_after(timeout_s), timeout_s, std::move(stream));
+}
+
+Result<std::shared_ptr<Work>> Engine::push(std::shared_ptr<Work> work, bool caller_waits) {
   local_->work_started();
   if (Status status = driver_->push(work, caller_waits); !status.ok()) {
     local_->work_ended();

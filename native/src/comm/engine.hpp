@@ -18,6 +18,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -46,6 +47,16 @@ struct EngineOptions {
 struct BufferView {
   void* data = nullptr;
   std::uint64_t nbytes = 0;
+};
+
+// What an exchange runs on: the send buffer (any memory), the receive buffer and SCRATCH (registered).
+struct ExchangeBuffers {
+  BufferView send, receive, scratch;
+};
+
+struct LoadedExchange {
+  std::shared_ptr<Exchange> exchange;
+  std::shared_ptr<LoadedProgram> ways;  // its skeleton: what must be reachable
 };
 
 struct MemoryUse {
@@ -96,6 +107,12 @@ class Engine {
   Result<std::shared_ptr<Work>> start(const std::shared_ptr<LoadedProgram>& program, BufferView input, BufferView output,
                                       std::uint32_t coll_id, double timeout_s, bool caller_waits = false,
                                       std::shared_ptr<const Computation> computation = nullptr);
+  // An exchange whose counts are read when it starts, and the program that names its ways. All but the counts is fixed.
+  Result<std::shared_ptr<LoadedExchange>> compile(ExchangeSpec spec);
+  // `counts` stay where they are until the work has ended. `handles`: by place in the group, where in its arena the receive
+  // buffer of that rank begins; empty: they are asked for.
+  Result<std::shared_ptr<Work>> start(const LoadedExchange& exchange, const ExchangeBuffers& buffers, const Counts& counts,
+                                      std::span<const std::uint64_t> handles, std::uint32_t coll_id, double timeout_s, bool caller_waits);
   // Drives until the work has ended; false if `timeout_s` (negative: for ever) passed before.
   bool wait(const Work& work, double timeout_s);
   // The same for callers that have to look after something now and then: returns early where a signal came, and nothing
@@ -123,6 +140,10 @@ class Engine {
   Status check_links(LoadedProgram& program);
   Result<std::unique_ptr<Stream>> make_stream(const Program& program, std::shared_ptr<const Computation> how) const;
   Status bind(LoadedProgram& program, BufferView input, BufferView output, Binding& binding, Memory& memory);
+  Status bind(const Exchange& exchange, const ExchangeBuffers& buffers, Binding& binding, Memory& memory) const;
+  std::shared_ptr<Work> make_work(const std::shared_ptr<LoadedProgram>& program, const Binding& binding, Memory memory,
+                                  std::uint32_t coll_id, double timeout_s, std::unique_ptr<Stream> stream = nullptr);
+  Result<std::shared_ptr<Work>> push(std::shared_ptr<Work> work, bool caller_waits);
 
   std::shared_ptr<RankSegment> segment_;
   std::shared_ptr<Arena> arena_;

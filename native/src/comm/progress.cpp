@@ -92,7 +92,9 @@ bool Progress::begin_next() {
     if (Status status = local_->group().begin(current_->call()); !status.ok()) stop(std::move(status));
     return true;
   }
-  executor_.start(current_->program(), current_->binding(), baselines_);
+  Status counts = current_->read_counts();
+  executor_.start(current_->program(), current_->binding(), baselines_, current_->known());
+  executor_.fail_unless(std::move(counts));
   // A peer may have gone while this was queued.
   executor_.fail_unless(check_lost(current_->program()));
   return true;

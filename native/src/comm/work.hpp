@@ -20,12 +20,14 @@
 #include <mutex>
 #include <new>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "base/status.hpp"
 #include "comm/arena.hpp"
 #include "comm/stream.hpp"
+#include "exec/exchange.hpp"
 #include "exec/executor.hpp"
 #include "exec/program.hpp"
 #include "node/call.hpp"
@@ -56,6 +58,14 @@ struct LoadedProgram {
 // The blocks that a run uses: those of its buffers.
 using Memory = std::array<std::shared_ptr<Block>, kBufferCount>;
 
+// Of a work whose program is made when its turn has come.
+struct ExchangeRun {
+  std::shared_ptr<Exchange> exchange;
+  Counts counts;
+  bool registered = false;            // the send buffer
+  std::vector<KnownPeer> known;       // handles; empty: peers say where their memory is
+};
+
 class Work {
  public:
   Work(std::shared_ptr<LoadedProgram> program, const Binding& binding, Memory memory, std::uint32_t coll_id,
@@ -84,7 +94,15 @@ class Work {
   const std::shared_ptr<Block>& scratch() const { return program_->scratch; }
 
   // For whoever drives.
-  const Program& program() const { return program_->program; }
+  const Program& program() const { return exchange_.exchange == nullptr ? program_->program : exchange_.exchange->program(); }
+  // Before it is handed to a driver.
+  void set_exchange(ExchangeRun run) { exchange_ = std::move(run); }
+  // Its turn has come: reads what it is to move.
+  Status read_counts() {
+    if (exchange_.exchange == nullptr) return {};
+    return exchange_.exchange->begin(exchange_.counts, binding_, exchange_.registered, !exchange_.known.empty());
+  }
+  std::span<const KnownPeer> known() const { return exchange_.known; }
   bool fused() const { return program_->fused.has_value(); }
   node::Call call() const {
     node::Call call = *program_->fused;
@@ -110,6 +128,7 @@ class Work {
   std::int64_t deadline_ns_;
   double timeout_s_;
   std::unique_ptr<Stream> stream_;
+  ExchangeRun exchange_;
   std::atomic<std::int64_t> begin_ns_{0};
   std::atomic<std::int64_t> end_ns_{0};
   std::atomic<bool> done_{false};

@@ -13,7 +13,7 @@ void Baselines::zero() {
 
 Executor::Executor() { posts_.reserve(kMaxPosts); }
 
-void Executor::start(const Program& program, const Binding& binding, Baselines& baselines) {
+void Executor::start(const Program& program, const Binding& binding, Baselines& baselines, std::span<const KnownPeer> known) {
   program_ = &program;
   binding_ = binding;
   baselines_ = &baselines;
@@ -36,12 +36,26 @@ void Executor::start(const Program& program, const Binding& binding, Baselines& 
   flights_.assign(program.n_flights(), 0);
   begin_ns_.assign(program.ops().size(), 0);
   open_.assign(program.ops().size(), 0);
-  ready_.assign(program.peers().size(), 0);
+  ready_.assign(program.peers().size(), Entered::no);
   remote_key_.assign(program.peers().size() * kBufferCount, 0);
   remote_offset_.assign(program.peers().size() * kBufferCount, 0);
   ready_out_.assign(program.ready_to().size(), ReadySlot());
   ready_posted_ = 0;
   outstanding_ = 0;
+  if (!known.empty()) take_known(known);
+}
+
+void Executor::take_known(std::span<const KnownPeer> known) {
+  for (std::size_t slot = 0; slot < ready_.size(); ++slot) {
+    const std::int32_t rank = program_->peers()[slot].rank;
+    const auto found = std::find_if(known.begin(), known.end(), [&](const KnownPeer& peer) { return peer.rank == rank; });
+    if (found == known.end()) continue;
+    ready_[slot] = Entered::known;
+    for (std::size_t b = 0; b < kBufferCount; ++b) {
+      remote_key_[slot * kBufferCount + b] = found->key[b];
+      remote_offset_[slot * kBufferCount + b] = found->offset[b];
+    }
+  }
 }
 
 void Executor::fail(Status status) {
@@ -246,7 +260,7 @@ bool Executor::peers_ready(Channel& channel, const Op& op, std::int64_t now_ns, 
 
 bool Executor::slot_ready(std::int32_t slot, const Inbox& inbox) {
   const auto at = static_cast<std::size_t>(slot);
-  if (ready_[at]) return true;
+  if (ready_[at] != Entered::no) return true;
   const Peer& peer = program_->peers()[at];
   const std::uint64_t sequence = baselines_->counter(peer.rank, program_->ready_channel()) + 1;
   if (inbox.signals.value(peer.rank, program_->ready_channel()) < sequence) return false;
@@ -259,7 +273,7 @@ bool Executor::slot_ready(std::int32_t slot, const Inbox& inbox) {
     remote_key_[at * kBufferCount + b] = found.key[b];
     remote_offset_[at * kBufferCount + b] = found.offset[b];
   }
-  ready_[at] = 1;
+  ready_[at] = Entered::yes;
   return true;
 }
 
@@ -298,7 +312,8 @@ void Executor::try_finish() {
 void Executor::finish() {
   for (const Counter& counter : program_->counters())
     if (counter.peer != program_->rank()) baselines_->counter(counter.peer, counter.sig_channel) += counter.total;
-  for (const Peer& peer : program_->peers()) ++baselines_->counter(peer.rank, program_->ready_channel());
+  for (std::size_t slot = 0; slot < ready_.size(); ++slot)
+    if (ready_[slot] != Entered::known) ++baselines_->counter(program_->peers()[slot].rank, program_->ready_channel());
   run_ = Run::done;
 }
 

@@ -44,6 +44,14 @@ struct Binding {
   std::uint64_t offset[kBufferCount] = {0, 0, 0};
 };
 
+// Where the buffers of a peer are, where that is known before it enters. Whoever starts such runs sees to it that the peer
+// does not use what is written meanwhile.
+struct KnownPeer {
+  std::int32_t rank = -1;
+  RegionKey key[kBufferCount] = {0, 0, 0};
+  std::uint64_t offset[kBufferCount] = {0, 0, 0};
+};
+
 // What outlives a run: how far each counter was at its start. One per communicator; zeroed by a reset of all ranks.
 class Baselines {
  public:
@@ -108,8 +116,8 @@ class Executor {
 
   Executor();
 
-  // Begins a run. The program and baselines live until it is done or failed.
-  void start(const Program& program, const Binding& binding, Baselines& baselines);
+  // Begins a run. The program and baselines live until it is done or failed. Of the peers that are `known` no READY is awaited.
+  void start(const Program& program, const Binding& binding, Baselines& baselines, std::span<const KnownPeer> known = {});
 
   // At most kMaxCompletions completions. What to do now is in posts(), valid until the next call; where more() is true
   // there was no room for all: do them and call again at once.
@@ -158,6 +166,7 @@ class Executor {
 
  private:
   enum class Run : std::uint8_t { idle, running, finishing, done, failed };
+  enum class Entered : std::uint8_t { no, yes, known };
   enum class State : std::uint8_t { running, await_ready, await_signal, await_flush, in_flight, finished };
 
   struct Channel {
@@ -180,6 +189,7 @@ class Executor {
   void post_op(PostKind kind, const Op& op, std::uint32_t index);
   void ended(const Op& op, std::uint32_t index, std::int64_t begin_ns);
 
+  void take_known(std::span<const KnownPeer> known);
   void post_ready(std::int64_t now_ns);
   void complete(const Completion& completion);
   void complete_op(std::uint32_t index);
@@ -210,7 +220,7 @@ class Executor {
   std::vector<std::uint32_t> flights_;        // puts in flight by (channel, peer)
   std::vector<std::int64_t> begin_ns_;        // by op
   std::vector<std::uint8_t> open_;            // by op: completions that are to come
-  std::vector<std::uint8_t> ready_;           // by peer slot
+  std::vector<Entered> ready_;                // by peer slot
   std::vector<ReadySlot> ready_out_;          // by index in ready_to; sources of puts
   std::vector<RegionKey> remote_key_;         // by peer slot and buffer
   std::vector<std::uint64_t> remote_offset_;
