@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
 import sys
 from pathlib import Path
 
@@ -45,12 +46,14 @@ def main() -> int:
     parser.add_argument(
         "--out", type=Path, default=Path(__file__).parent / "records", help="folder of the records"
     )
+    parser.add_argument("--quick", action="store_true", help="fewer sizes, of benchmarks that have a quick form")
     arguments = parser.parse_args()
     unknown = set(arguments.names) - set(BENCHMARKS)
     if unknown:
         parser.error(f"unknown benchmark {sorted(unknown)[0]!r}; known: {', '.join(BENCHMARKS)}")
     for name in arguments.names or BENCHMARKS:
-        facts = importlib.import_module(f"bench.{name}").run()
+        run = importlib.import_module(f"bench.{name}").run
+        facts = run(quick=True) if arguments.quick and "quick" in inspect.signature(run).parameters else run()
         path = save(name, facts, arguments.out)
         print(f"{name}: {facts['summary']}\n  -> {path}", flush=True)
     return 0

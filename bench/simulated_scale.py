@@ -27,12 +27,21 @@ PEERS = {
 }
 
 _H100 = "h100:nodes=16384"
+_TEN = [f"nic:node={node},nic={nic}" for node, nic in ((7, 2), (9, 3), (77, 0), (500, 7), (501, 1), (4000, 5), (8191, 6), (9000, 2),
+                                                          (12345, 4), (16383, 0))]  # fmt: skip
 _FLAT = "cluster:nodes={n},gpus_per_node=1,nics_per_node=1,nic_gbits_per_s=400"
 CASES: dict[str, dict[str, Any]] = {
     "hierarchical, 131,072 ranks": {"topology": _H100, "algorithm": "hierarchical"},
     "hierarchical, 131,072 ranks, a NIC gone": {"topology": _H100, "algorithm": "hierarchical", "faults": ["nic:node=7,nic=2"]},
     "recursive doubling, 131,072 ranks": {"topology": _H100, "algorithm": "recursive_doubling"},
     "halving-doubling, 131,072 ranks": {"topology": _H100, "algorithm": "halving_doubling"},
+    "hierarchical, 131,072 ranks, a NIC lost after 100 ms": {
+        "topology": _H100, "algorithm": "hierarchical", "faults": ["nic:node=7,nic=2,at=100ms"]},
+    "halving-doubling, 131,072 ranks, a NIC gone": {"topology": _H100, "algorithm": "halving_doubling", "faults": _TEN[:1]},
+    "recursive doubling, 131,072 ranks, ten NICs gone": {"topology": _H100, "algorithm": "recursive_doubling", "faults": _TEN},
+    "halving-doubling, 131,072 ranks, ten NICs gone": {"topology": _H100, "algorithm": "halving_doubling", "faults": _TEN},
+    "double binary tree, 1,024 ranks, a NIC gone": {
+        "topology": "h100:nodes=128", "algorithm": "double_binary_tree", "faults": _TEN[:1], "result": "summary"},
     "flat ring, 131,072 ranks, a NIC 4 times slower": {"topology": _H100, "algorithm": "ring", "faults": ["nic:node=7,nic=0,factor=4"]},
     "flat ring, 131,072 nodes of one rank, a NIC 4 times slower": {
         "topology": _FLAT.format(n=131072), "algorithm": "ring", "faults": ["nic:node=7,nic=0,factor=4"]},

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from .. import config
 from ..errors import CclError, UsageError
-from . import bench, doctor, lab, run, trace
+from . import bench, doctor, lab, predict, run, trace
 
 
 class Parser(argparse.ArgumentParser):
@@ -33,7 +33,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=_version())
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
-    for module in (lab, run, trace, bench, doctor):
+    for module in (lab, run, predict, trace, bench, doctor):
         module.add_commands(commands)
     return top
 

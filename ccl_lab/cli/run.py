@@ -34,10 +34,13 @@ def add_commands(commands: Any) -> None:
     add_collective_arguments(simulate)
     simulate.add_argument("--out", metavar="FILE", help="save the trace (.pftrace .json .arrow .parquet)")
     simulate.add_argument("--fault", action="append", default=[], metavar="SPEC",
-                          help="what is wrong from the first byte on: nic:node=7,nic=2 (gone), nic:node=7,nic=2,factor=4 (slower), "
-                               "rank:rank=3,factor=2, rank:rank=3,late=1ms (repeatable)")  # fmt: skip
+                          help="what is wrong: nic:node=7,nic=2 (gone), nic:node=7,nic=2,factor=4 (slower), both with at=1ms,until=3ms "
+                               "too; rank:rank=3,factor=2, rank:rank=3,late=1ms (repeatable)")  # fmt: skip
     simulate.add_argument("--tier", default="exact", metavar="NAME",
-                          help="exact, or shared: transfers share links, those between switches too (default: %(default)s)")  # fmt: skip
+                          help="exact; shared: transfers share links, those between switches too; estimate: the planner's closed form "
+                               "(default: %(default)s)")  # fmt: skip
+    simulate.add_argument("--rows", default="", metavar="NAMES",
+                          help="list those that end last or are busy longest: ranks,nodes,nics")  # fmt: skip
     simulate.add_argument("--channels", type=int, metavar="N", help="streams per rank (default: by NICs)")
     simulate.set_defaults(run=run_simulate)
 
@@ -98,17 +101,19 @@ def run_simulate(arguments: argparse.Namespace) -> int:
     import resource
     import time
 
-    from ..simulation import degrade, simulate
+    from ..simulation import simulate
     from ..simulator import Summary
 
     begin = time.perf_counter()
-    topology, late = degrade(topology_from_text(arguments.topology), arguments.fault)
+    topology = topology_from_text(arguments.topology)
+    rows = [word for word in arguments.rows.split(",") if word]
     if arguments.schedule:
-        found = simulate(schedule_from(arguments, topology), topology, late=late, tier=arguments.tier)
+        found = simulate(schedule_from(arguments, topology), topology, faults=arguments.fault, tier=arguments.tier, rows=rows)
     else:
         options = plan_options(arguments) | ({} if arguments.channels is None else {"channels": arguments.channels})
-        found = simulate(arguments.collective, topology, arguments.bytes, arguments.dtype, late=late, tier=arguments.tier,
-                         result="trace" if arguments.out else "auto", algorithm=arguments.algorithm, redop=arguments.redop, **options)
+        found = simulate(arguments.collective, topology, arguments.bytes, arguments.dtype, faults=arguments.fault, tier=arguments.tier,
+                         rows=rows, result="trace" if arguments.out else "auto", algorithm=arguments.algorithm,
+                         redop=arguments.redop, **options)  # fmt: skip
     wall_s = time.perf_counter() - begin
     if arguments.out:
         found.save(arguments.out)
@@ -124,7 +129,13 @@ def run_simulate(arguments: argparse.Namespace) -> int:
     }  # fmt: skip
     if not isinstance(found, Summary):
         values["schedule"] = meta["schedule_digest"]
+    listed = meta.get("rows", {})
+    if arguments.json:
+        values |= {"rows": listed} if listed else {}
     print_result(values, arguments.json)
+    for name, each in listed.items() if not arguments.json else ():
+        print(f"{name}:", *("  ".join(f"{key} {value:.6g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items())
+                            for row in each), sep="\n  ")  # fmt: skip
     return 0
 
 

@@ -18,6 +18,9 @@ from .algorithms import ALGORITHMS, Algorithm, find
 from .cost import Cost
 from .problem import Problem, make_problem
 
+# Lanes over the NICs that are left are planned node by node, and their ops told one by one.
+_MOST_WITH_LANES = 1024
+
 __all__ = ["ALGORITHMS", "Algorithm", "Cost", "Problem", "algorithms", "estimate", "outline", "plan"]
 
 
@@ -55,8 +58,8 @@ def outline(collective: str, topology: Topology | int, nbytes: Size = "1MiB", *,
             mapped: bool = True) -> Outline:
     """The schedule that `plan` makes of the same arguments, without its rows: what the simulator takes where there would be too many.
 
-    "auto" takes the cheapest of those that are made for whole topologies, whatever its number of ops. Errors as `plan`; UsageError for
-    one rank, which has nothing to unroll. Cost: a few arrays of a number per rank.
+    "auto" takes the cheapest, whatever its number of ops; those that spread a loss over the NICs that are left are compared up to 1,024
+    ranks. Errors as `plan`; UsageError for one rank, which has nothing to unroll. Cost: a few arrays of a number per rank.
     """
     problem = make_problem(collective, topology, nbytes, dtype=dtype, redop=redop, in_place=in_place, root=root, peer=peer,
                            channels=channels, counts=None, mapped=mapped)
@@ -65,9 +68,10 @@ def outline(collective: str, topology: Topology | int, nbytes: Size = "1MiB", *,
         raise UsageError(f"{collective} among 1 rank: nothing to outline; use plan.")
     chosen, why = algorithm, (f"{algorithm}: as asked",)
     if algorithm == "auto":
-        ranked = choose.candidates(problem, whole=True)
+        whole = problem.n > _MOST_WITH_LANES
+        ranked = choose.candidates(problem, whole=whole)
         chosen = choose.pick(problem, ranked, most_ops=None)
-        why = choose.reasons(problem, ranked, chosen, automatic=True, whole=True)
+        why = choose.reasons(problem, ranked, chosen, automatic=True, whole=whole)
     found = find(collective, chosen)
 
     def emit(make: Any) -> Builder:

@@ -19,6 +19,8 @@ the put has left and no earlier than the raise before; after a get when it has a
 **Links.** A transfer uses two links at once (Topology.path), a local operation one (the rank's memory). A link serves one op at
 a time, in static order, and is busy for ceil(bytes * 10^12 / its rate) ps from the common start (0 at topo.INSTANT), and for `alpha`
 more with each transfer to or from another rank: what it costs beyond its bytes, when no other can use them. Nothing else is shared.
+Where a link's rate changes in time (changes.py), its bytes, which come after `alpha`, pass at the rate of each moment; busy until the first
+whole ps at which all have passed.
 
 **Ops.** t is the time of the op's channel, at first when its rank enters (`late`); L the path's latency (Topology.latency_ps);
 `free` the time when every link of the path is free; `ready` when the owner of remote memory has entered.
@@ -57,6 +59,7 @@ from ..topo import LinkKind, Topology
 from ..trace import SpanKind, Trace, Track
 from ..trace.statistics import bandwidths
 from ..units import Duration, Size, parse_duration
+from .changes import NONE, Changes
 from .interference import settle
 
 I64 = npt.NDArray[np.int64]
@@ -108,6 +111,7 @@ def simulate(
     compute_ps: Compute = None,
     alpha: Duration = 0,
     interference: float = 1.0,
+    changes: Changes = NONE,
 ) -> Trace:
     """The trace of `schedule` on the modelled links of `topology`.
 
@@ -115,7 +119,7 @@ def simulate(
     enters, {rank: duration} or one per rank (seconds or "5us"; others at 0). compute_ps: whole ps of a computation: one number, by
     partition i64[parts], or by rank and partition i64[n_ranks, parts] (default 0). alpha: how long each transfer to another rank
     occupies its links beyond its bytes (seconds or "5us"). interference: how many times longer computation takes while its rank
-    communicates (1: not at all; measured elsewhere: 1.19 on average, at most 1.4, arXiv 2507.03114).
+    communicates (1: not at all; measured elsewhere: 1.19 on average, at most 1.4, arXiv 2507.03114). changes: rates that change in time.
 
     Returns a Trace with spans per op (channel), per transfer (nic_tx, nic_rx, fabric), memory (copy), computation and rank
     (control); meta holds time_ps (exact), finish_ps per rank, time_us, algbw_gbytes_per_s, busbw_gbytes_per_s, n_ops, n_levels.
@@ -126,7 +130,7 @@ def simulate(
         >>> simulate(ring, Topology.cluster(), "64MiB").time_us           # doctest: +SKIP
     """
     layout = _layout(schedule, topology, nbytes, dtype, counts)
-    times = _exact_times(schedule, topology, layout, late, compute_ps, alpha, interference)
+    times = _exact_times(schedule, topology, layout, late, compute_ps, alpha, interference, changes)
     columns = _spans(schedule, topology, layout, times)
     meta = _meta(schedule, topology, layout, times)
     if compute_ps is not None:
@@ -144,10 +148,11 @@ def exact_times(
     compute_ps: Compute = None,
     alpha: Duration = 0,
     interference: float = 1.0,
+    changes: Changes = NONE,
 ) -> Times:
     """The picoseconds themselves; arguments and errors as `simulate`."""
     layout = _layout(schedule, topology, nbytes, dtype, counts)
-    return _exact_times(schedule, topology, layout, late, compute_ps, alpha, interference)
+    return _exact_times(schedule, topology, layout, late, compute_ps, alpha, interference, changes)
 
 
 def _layout(schedule: Schedule, topology: Topology, nbytes: Size | None, dtype: str | None, counts: Any) -> Layout:
@@ -158,15 +163,15 @@ def _layout(schedule: Schedule, topology: Topology, nbytes: Size | None, dtype: 
 
 
 def _exact_times(schedule: Schedule, topology: Topology, layout: Layout, late: Late, compute: Compute, alpha: Duration,
-                 interference: float) -> Times:
+                 interference: float, changes: Changes) -> Times:
     late_ps, alone_ps = late_times_ps(late, topology.n_ranks), _compute_ps(schedule, compute)
     alpha_ps = picoseconds("alpha", alpha)
     _check_interference(interference)
-    times = core_times(schedule, topology, layout, late_ps, alone_ps, alpha_ps)
+    times = core_times(schedule, topology, layout, late_ps, alone_ps, alpha_ps, changes)
     if interference == 1.0:
         return times
     return settle(schedule, times, alone_ps, interference,
-                  lambda compute_ps: core_times(schedule, topology, layout, late_ps, compute_ps, alpha_ps))
+                  lambda compute_ps: core_times(schedule, topology, layout, late_ps, compute_ps, alpha_ps, changes))
 
 
 def _check_interference(interference: float) -> None:
@@ -174,7 +179,8 @@ def _check_interference(interference: float) -> None:
         raise UsageError(f"interference {interference!r}: expected a factor from 1 (none) to 100.")
 
 
-def core_times(schedule: Schedule, topology: Topology, layout: Layout, late_ps: I64, compute_ps: I64, alpha_ps: int) -> Times:
+def core_times(schedule: Schedule, topology: Topology, layout: Layout, late_ps: I64, compute_ps: I64, alpha_ps: int,
+               changes: Changes = NONE) -> Times:  # fmt: skip
     """The native core's answer for checked arguments, all in ps; errors as `simulate`."""
     ops, links = schedule.ops, topology.links
     nbytes = layout.op_bytes()
@@ -188,7 +194,7 @@ def core_times(schedule: Schedule, topology: Topology, layout: Layout, late_ps: 
         np.where(held, np.int64(alpha_ps), 0), compute_ps, _ready_ps(schedule, late_ps), request_ps,
         np.ascontiguousarray(path[:, 0]), np.ascontiguousarray(path[:, 1]),
         np.isin(links.kind, (LinkKind.nic_tx, LinkKind.nic_rx)).astype(np.uint8), links.bytes_per_s, links.latency_ps, late_ps, tier_ps,
-        times, level, finish_ps)  # fmt: skip
+        *changes.columns().values(), times, level, finish_ps)  # fmt: skip
     if status != _OK:
         _raise(schedule, status, op, detail)
     return Times(*times, level=level, finish_ps=finish_ps, late_ps=late_ps, links=path, nbytes=nbytes,

@@ -24,6 +24,7 @@ from .. import _core
 from ..errors import Inapplicable, UsageError
 from ..ir import RingLoops
 from ..topo import LinkKind, Topology
+from .changes import NONE, Changes
 
 I64 = npt.NDArray[np.int64]
 
@@ -50,7 +51,9 @@ class Rows:
         self.a, self.b = path[..., 0], path[..., 1]
         self.memory_rate = links.bytes_per_s[self.memory]
         self.a_rate, self.b_rate = links.bytes_per_s[self.a], links.bytes_per_s[self.b]
-        self.latency = topology.latency_ps(self.rank, self.next, loops.channel[rings][None, :, None])
+        self.latency = links.latency_ps[self.a] + links.latency_ps[self.b]
+        if topology.network is not None:
+            self.latency += topology.tier_latency_ps(self.rank, self.next, loops.channel[rings][None, :, None])
         self.ticks = np.isin(links.kind[self.a], (LinkKind.nic_tx, LinkKind.nic_rx)).astype(np.uint8)
         self.late, self.ready = late_ps[self.rank], late_ps[self.next]
         # Rows of a group of ops are written ring by ring (flat), or slice by slice and rank by rank (between nodes).
@@ -100,7 +103,8 @@ def turned_onto_itself(columns: list[npt.NDArray[Any]]) -> int:
 
 def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: Topology, sizes: I64, alpha_ps: int, *,
              memory_free_ps: I64 | None = None, begin: tuple[I64, I64] | None = None, merge: bool = True,
-             jumps: bool = True, known: dict[Any, Any] | None = None) -> tuple[I64, I64, I64, dict[str, int]]:  # fmt: skip
+             jumps: bool = True, known: dict[Any, Any] | None = None,
+             changes: Changes = NONE) -> tuple[I64, I64, I64, dict[str, int]]:  # fmt: skip
     """(finish_ps [units, chains, stations], end_ps and end_batch [units, chains, slices], counts of rounds) of some rings.
 
     sizes: bytes [chains, slices, depth, 1 or length]. memory_free_ps like rows; begin: ps and batch [units, chains, slices] at which
@@ -111,9 +115,12 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
     free = np.zeros(rows.shape, np.int64) if memory_free_ps is None else memory_free_ps
     named = rows.local_links(topology)
     columns = [*named, rows.memory_rate, rows.a_rate, rows.b_rate, rows.latency, rows.ticks, rows.late, rows.ready, free, *(begin or ())]
-    turn = turned_onto_itself(columns) if merge and sizes.shape[-1] == 1 else units
+    where = [np.where(np.isin(link, changes.link), link, -1) for link in (rows.a, rows.b)] if changes else []
+    turn = turned_onto_itself([*columns, *where]) if merge and sizes.shape[-1] == 1 else units
     kept = [np.ascontiguousarray(column[:turn]).ravel() for column in columns]
-    key = (turn, hashlib.sha256(b"".join(column.tobytes() for column in (*kept, sizes))).digest()) if known is not None else None
+    key = None
+    if known is not None and turn < units and all((link < 0).all() for link in where):  # others are hardly ever met twice
+        key = (turn, hashlib.sha256(b"".join(column.tobytes() for column in (*kept, sizes))).digest())
     if known is not None and key in known:
         return (*known[key], {"units": 0, "rounds": 0, "jumped": 0})
     finish = np.zeros(turn * chains * stations, np.int64)
@@ -127,13 +134,15 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
         "slices": np.count_nonzero(loops.slice_of[rings] >= 0, axis=1).astype(np.int64), "bytes": np.ascontiguousarray(sizes).ravel(),
         "group": np.maximum(loops.slice_of[rings], 0).astype(np.int64).ravel(), "row": np.ascontiguousarray(rows.row[:turn]).ravel(),
         "begin_ps": none, "begin_batch": none, **dict(zip(names, kept, strict=False)),
-        "finish_ps": finish, "end_ps": ends[0], "end_batch": ends[1],
+        "finish_ps": finish, "end_ps": ends[0], "end_batch": ends[1], "all_links": len(topology.links), **changes.columns(),
+        **{name: np.ascontiguousarray(link[: turn if changes else 0], np.int32).ravel()
+           for name, link in (("all_a", rows.a), ("all_b", rows.b))},
     })  # fmt: skip
     _check(status)
     copies = units // turn
     shaped = (np.tile(finish.reshape(turn, chains, stations), (copies, 1, 1)),
               *(np.tile(end.reshape(turn, chains, slices), (copies, 1, 1)) for end in ends))
-    if known is not None:
+    if known is not None and key is not None:
         known[key] = shaped
     return (*shaped, {"units": turn, "rounds": rounds, "jumped": jumped})
 
@@ -149,14 +158,14 @@ def _check(status: int) -> None:
         raise Inapplicable("the columns of the rings do not fit together")
 
 
-def flat_finish(loops: RingLoops, topology: Topology, count: int, itemsize: int, late_ps: I64, alpha_ps: int, *, merge: bool = True,
-                jumps: bool = True) -> tuple[I64, dict[str, int]]:  # fmt: skip
+def flat_finish(loops: RingLoops, topology: Topology, count: int, itemsize: int, late_ps: I64, alpha_ps: int,
+                changes: Changes = NONE, *, merge: bool = True, jumps: bool = True) -> tuple[I64, dict[str, int]]:  # fmt: skip
     """When each rank ends, i64[n_ranks], of rings over all ranks; and how many rounds that took. Raises Inapplicable."""
     stations = _stations(loops, topology)
     rings = np.arange(len(loops.orders))
     rows = Rows(loops, topology, rings, stations, late_ps)
     sizes = loops.chunk_bytes(count, itemsize)
-    finish, _, _, counts = evaluate(rows, loops, rings, topology, sizes, alpha_ps, merge=merge, jumps=jumps)
+    finish, _, _, counts = evaluate(rows, loops, rings, topology, sizes, alpha_ps, merge=merge, jumps=jumps, changes=changes)
     out = late_ps.copy()
     for chain in rings:
         of = rows.rank[:, chain]

@@ -19,6 +19,7 @@ from ..ir import Outline, collectives
 from ..topo import Topology
 from ..trace.statistics import bandwidths
 from ..units import Duration, Size
+from .changes import NONE, Changes
 from .exact import Late, late_times_ps, picoseconds
 from .flow import flow_finish
 from .hierarchy import hierarchical_finish
@@ -27,7 +28,8 @@ from .summary import Summary
 
 
 def finish_times(outline: Outline, topology: Topology, nbytes: Size | None = None, dtype: str | None = None, late: Late = None,
-                 alpha: Duration = 0, *, merge: bool = True, jumps: bool = True) -> tuple[I64, dict[str, Any]]:  # fmt: skip
+                 alpha: Duration = 0, changes: Changes = NONE, *, merge: bool = True,
+                 jumps: bool = True) -> tuple[I64, dict[str, Any]]:  # fmt: skip
     """When each rank ends, i64[n_ranks] in ps, and how that was found.
 
     Arguments as `simulate`; merge, jumps: False evaluates every unit and every round, for tests. Raises Inapplicable where the schedule
@@ -41,21 +43,21 @@ def finish_times(outline: Outline, topology: Topology, nbytes: Size | None = Non
     late_ps, alpha_ps = late_times_ps(late, topology.n_ranks), picoseconds("alpha", alpha)
     itemsize = collectives.itemsize(dtype)
     size = outline.nbytes if nbytes is None else nbytes
-    if outline.node_phase is not None:
-        count = outline.count_of(size, dtype) * itemsize
-        found, counts = hierarchical_finish(outline, topology, count, dtype, itemsize, late_ps, alpha_ps, merge=merge, jumps=jumps)
-        return found, {"as": "rings between nodes", **counts}
     if outline.loops is not None:
         try:
-            found, counts = flat_finish(outline.loops, topology, outline.count_of(size, dtype), itemsize, late_ps, alpha_ps, merge=merge,
-                                        jumps=jumps)
+            if outline.node_phase is not None:
+                count = outline.count_of(size, dtype) * itemsize
+                found, counts = hierarchical_finish(outline, topology, count, dtype, itemsize, late_ps, alpha_ps, changes,
+                                                    merge=merge, jumps=jumps)
+                return found, {"as": "rings between nodes", **counts}
+            found, counts = flat_finish(outline.loops, topology, outline.count_of(size, dtype), itemsize, late_ps, alpha_ps, changes,
+                                        merge=merge, jumps=jumps)
+            return found, {"as": "rings", **counts}
         except Inapplicable:
             if outline.ops_about > _MOST_TOLD:
                 raise
-        else:
-            return found, {"as": "rings", **counts}
     count = 0 if outline.collective == "barrier" else outline.count_of(size, dtype)
-    found, counts = flow_finish(outline, topology, count, itemsize, late_ps, alpha_ps)
+    found, counts = flow_finish(outline, topology, count, itemsize, late_ps, alpha_ps, changes)
     return found, {"as": "steps", **counts}
 
 
@@ -64,16 +66,17 @@ _MOST_TOLD = 200_000_000
 
 
 def summarize(outline: Outline, topology: Topology, nbytes: Size | None = None, dtype: str | None = None, late: Late = None,
-              alpha: Duration = 0) -> Summary:  # fmt: skip
+              alpha: Duration = 0, changes: Changes = NONE) -> Summary:  # fmt: skip
     """The Summary of an outlined schedule; arguments and errors as `simulate`.
 
     Raises Inapplicable, an UnsupportedError, where neither loops nor steps can be evaluated as such: `unroll` it.
     """
     try:
-        finish_ps, evaluated = finish_times(outline, topology, nbytes, dtype, late, alpha)
+        finish_ps, evaluated = finish_times(outline, topology, nbytes, dtype, late, alpha, changes)
     except Inapplicable as why:
         raise Inapplicable(f"{outline.algorithm} {outline.collective} on topology {topology.name!r} cannot be timed without its table of "
-                           f"about {outline.ops_about:,} ops: {why}. Simulate fewer ranks, or take another algorithm.") from None
+                           f"about {outline.ops_about:,} ops: {why}. Simulate fewer ranks, take another algorithm, or "
+                           "tier='estimate', a closed form.") from None
     dtype = dtype or outline.dtype
     blocks = collectives.message_blocks(outline.collective, outline.n_ranks)
     message = 0 if outline.collective == "barrier" else (

@@ -34,6 +34,10 @@ class Columns {
   const nb::dict& columns_;
 };
 
+ccl_lab::sim::ChangeColumns changes(const Columns& c) {
+  return {c.get<const std::int32_t>("change_link"), c.get<const std::int64_t>("change_ps"), c.get<const std::int64_t>("change_bytes_per_s")};
+}
+
 std::tuple<int, std::int64_t, std::int64_t> simulate_rings(const nb::dict& columns) {
   const Columns c(columns);
   using I64 = const std::int64_t;
@@ -47,7 +51,8 @@ std::tuple<int, std::int64_t, std::int64_t> simulate_rings(const nb::dict& colum
       .a_bytes_per_s = c.get<I64>("a_bytes_per_s"), .b_bytes_per_s = c.get<I64>("b_bytes_per_s"), .latency_ps = c.get<I64>("latency_ps"),
       .ticks = c.get<const std::uint8_t>("ticks"), .late_ps = c.get<I64>("late_ps"), .ready_ps = c.get<I64>("ready_ps"),
       .row = c.get<I64>("row"), .memory_free_ps = c.get<I64>("memory_free_ps"), .begin_ps = c.get<I64>("begin_ps"),
-      .begin_batch = c.get<I64>("begin_batch")};
+      .begin_batch = c.get<I64>("begin_batch"), .all_a = c.get<I32>("all_a"), .all_b = c.get<I32>("all_b"),
+      .all_links = c.number("all_links"), .changes = changes(c)};
   ccl_lab::sim::RingsOutput out{.finish_ps = c.get<std::int64_t>("finish_ps"), .end_ps = c.get<std::int64_t>("end_ps"),
                                 .end_batch = c.get<std::int64_t>("end_batch")};
   const nb::gil_scoped_release unlocked;
@@ -83,12 +88,13 @@ HeldFlow* make_flow(const nb::dict& columns) {
       .ranks = c.number("ranks"), .channels = c.number("channels"), .node_of = c.get<I32>("node_of"), .nic_tx = c.get<I32>("nic_tx"),
       .nic_rx = c.get<I32>("nic_rx"), .bytes_per_s = c.get<I64>("bytes_per_s"), .latency_ps = c.get<I64>("latency_ps"),
       .late_ps = c.get<I64>("late_ps"), .alpha_ps = c.number("alpha_ps"), .count = c.number("count"), .parts = c.number("parts"),
-      .itemsize = c.number("itemsize")};
+      .itemsize = c.number("itemsize"), .changes = changes(c)};
   const auto ranks = static_cast<std::size_t>(links.ranks), lanes = ranks * static_cast<std::size_t>(links.channels);
   if (links.node_of.size() != ranks || links.late_ps.size() != ranks || links.nic_tx.size() != lanes || links.nic_rx.size() != lanes ||
-      links.latency_ps.size() != links.bytes_per_s.size() || links.bytes_per_s.size() < 3 * ranks || links.parts < 1)
+      links.latency_ps.size() != links.bytes_per_s.size() || links.bytes_per_s.size() < 3 * ranks || links.parts < 1 ||
+      !ccl_lab::sim::Changes::good(links.changes, links.bytes_per_s.size()))
     throw nb::value_error("Flow: columns do not fit together");
-  return new HeldFlow{columns, ccl_lab::sim::Flow(links)};
+  return new HeldFlow{columns, ccl_lab::sim::Flow(links, c.number("ordered") != 0)};
 }
 
 int run_flow(HeldFlow& held, int kind, const Column<const std::int32_t>& rank, const Column<const std::int32_t>& channel,
@@ -120,8 +126,9 @@ void bind_sim_scale(nb::module_& m) {
       .def("run", &run_flow, nb::arg("kind"), nb::arg("rank"), nb::arg("channel"), nb::arg("peer"), nb::arg("sig_channel"),
            nb::arg("value"), nb::arg("chunk"), nb::arg("n_chunks"), nb::arg("sources"), nb::arg("ready_ps"), nb::arg("tier_ps"),
            "Ops of one kind, one a row; returns the status.")
-      .def("finish", [](const HeldFlow& held, const Column<std::int64_t>& finish_ps) {
-        held.flow.finish({finish_ps.data(), finish_ps.shape(0)});
-      }, nb::arg("finish_ps"))
+      .def("finish", [](HeldFlow& held, const Column<std::int64_t>& finish_ps) {
+        const nb::gil_scoped_release unlocked;
+        return static_cast<int>(held.flow.finish({finish_ps.data(), finish_ps.shape(0)}));
+      }, nb::arg("finish_ps"), "All is told: raises finish_ps to the end of each rank; returns the status.")
       .def_prop_ro("ops", [](const HeldFlow& held) { return held.flow.ops(); });
 }

@@ -130,13 +130,20 @@ TEST(told_ops_that_are_wrong_are_refused) {
   const auto ops = [&](Kind kind, const auto& r, const auto& p, const auto& value) {
     return FlowOps{static_cast<std::uint8_t>(kind), r, zero, p, zero, value, zero, one, 1, {}, {}};
   };
-  Flow flow(links);
+  Flow flow(links, false), ordered(links, true);
   CHECK(flow.run(ops(Kind::put, rank, peer, zero)) == FlowStatus::ok);
   CHECK(flow.run(ops(Kind::wait, one, back, one)) == FlowStatus::ok);
-  std::vector<std::int64_t> finish{0, 0};
-  flow.finish(finish);
-  CHECK_EQ(finish[0], 1'000'000);
-  CHECK_EQ(finish[1], 1'000'000 + 1000);
+  CHECK(ordered.run(ops(Kind::wait, one, back, one)) == FlowStatus::ok);  // told before what it waits for
+  CHECK(ordered.run(ops(Kind::put, rank, peer, zero)) == FlowStatus::ok);
+  for (Flow* each : {&flow, &ordered}) {
+    std::vector<std::int64_t> finish{0, 0};
+    CHECK(each->finish(finish) == FlowStatus::ok);
+    CHECK_EQ(finish[0], 1'000'000);
+    CHECK_EQ(finish[1], 1'000'000 + 1000);
+  }
+  std::vector<std::int64_t> never{0, 0};
+  CHECK(ordered.run(ops(Kind::wait, one, back, one)) == FlowStatus::ok);
+  CHECK(ordered.finish(never) == FlowStatus::deadlock);
   CHECK(flow.run(ops(Kind::wait, one, back, one)) == FlowStatus::too_early);
   CHECK(flow.run(ops(Kind::put, far, peer, zero)) == FlowStatus::bad_op);
   CHECK(flow.run(ops(Kind::put, rank, far, zero)) == FlowStatus::bad_op);

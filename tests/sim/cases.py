@@ -26,6 +26,25 @@ def random_topology(rng: np.random.Generator, n: int) -> Topology:
         rng.integers(0, 2_000_001, n), rng.integers(10**6, 10**12, n), local_of=local_of)  # fmt: skip
 
 
+def random_changes(rng: np.random.Generator, topology: Topology, most_ps: int) -> dict[tuple[int, int], list[tuple[int, int]]]:
+    """{(node, nic): [(from_ps, bytes_per_s), …]} of some NICs, at times up to `most_ps`; at times nothing passes, but not for ever."""
+    found = {}
+    up = np.flatnonzero(topology.nic_bytes_per_s)
+    for nic in rng.choice(up, min(len(up), int(rng.integers(1, 4))), replace=False):
+        times = np.unique(rng.integers(1, max(most_ps, 2), int(rng.integers(1, 4))))
+        rates = rng.integers(0, int(topology.nic_bytes_per_s[nic]) + 1, len(times)) * (rng.random(len(times)) < 0.7)
+        rates[-1] = max(int(rates[-1]), int(topology.nic_bytes_per_s[nic]) // 7 + 1)
+        found[int(nic) // topology.nics_per_node, int(nic) % topology.nics_per_node] = [
+            (int(at), int(rate)) for at, rate in zip(times, rates, strict=True)]  # fmt: skip
+    return found
+
+
+def links_of(topology: Topology, rates: dict[tuple[int, int], list[tuple[int, int]]]) -> dict[int, list[tuple[int, int]]]:
+    """The same by link: both directions of each NIC."""
+    n, m = topology.n_ranks, topology.nics_per_node
+    return {3 * n + side * m + nic: rows for (node, nic), rows in rates.items() for side in (node, topology.n_nodes + node)}
+
+
 def random_network(rng: np.random.Generator, n_nodes: int) -> Network:
     """One to four tiers, uneven groups, rails at the bottom at times."""
     tiers, group_of = [], np.arange(n_nodes)

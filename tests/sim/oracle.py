@@ -20,10 +20,10 @@ class Oracle:
     """Runs one schedule; afterwards begin, end, start, leave, arrive, level: {op_id: ps} and finish: [ps per rank]."""
 
     def __init__(self, schedule: Any, topology: Any, op_bytes: Any, late: list[int] | None = None,
-                 compute: Any = None, alpha: int = 0) -> None:  # fmt: skip
+                 compute: Any = None, alpha: int = 0, changes: dict[Any, list[tuple[int, int]]] | None = None) -> None:  # fmt: skip
         self.ops = list(schedule.ops)
         self.topology, self.op_bytes, self.compute = topology, [int(b) for b in op_bytes], compute
-        self.alpha = alpha
+        self.alpha, self.changes = alpha, changes or {}
         self.late = late or [0] * schedule.n_ranks
         self.channels: dict[tuple[int, int], list[Any]] = defaultdict(list)
         for op in self.ops:
@@ -158,7 +158,22 @@ class Oracle:
     def duration(self, op: Any, link: Any) -> int:
         work = self.op_bytes[op.op_id] * (len(op.sources) if op.kind == Kind.reduce else 1)
         held = self.alpha if work and link[0] != "local" else 0
+        if link in self.changes:
+            return self.through(self.now + held, work * 10**12, [(0, self.rate(link)), *self.changes[link]]) - self.now
         return held + (0 if self.rate(link) >= 2**62 else -(-work * 10**12 // self.rate(link)))
+
+    @staticmethod
+    def through(now: int, left: int, rates: list[tuple[int, int]]) -> int:
+        """When `left` bytes times 10^12 have passed, from `now` on."""
+        for (begin, rate), (end, _) in zip(rates, [*rates[1:], (None, 0)], strict=True):
+            if end is not None and end <= now:
+                continue
+            now = max(now, begin)
+            passes = left if end is None else min(left, (end - now) * rate)
+            if passes == left:
+                return now + (-(-left // rate) if left else 0)
+            left, now = left - passes, end
+        raise AssertionError("nothing passes any more")
 
     # events
 

@@ -8,9 +8,10 @@ import pytest
 from ccl_lab.errors import DeadlockError, ScheduleError, ShapeError, UsageError
 from ccl_lab.ir import Builder, Kind, OpTable, Schedule
 from ccl_lab.simulator import Times, exact_times, simulate
+from ccl_lab.simulator.changes import Changes
 from ccl_lab.topo import LinkKind, Network, Tier, Topology, duration_ps
 
-from .cases import random_network, random_schedule, random_topology, ring_all_gather
+from .cases import links_of, random_network, random_schedule, random_topology, ring_all_gather
 from .oracle import Oracle
 
 COLUMNS = ("begin", "end", "start", "leave", "arrive")
@@ -20,9 +21,13 @@ def late_text(late: np.ndarray) -> dict[int, str]:
     return {rank: f"{ps}ps" for rank, ps in enumerate(late.tolist()) if ps}
 
 
-def assert_equal_to_oracle(schedule: Schedule, topology: Topology, late: np.ndarray, compute: np.ndarray) -> Times:
-    times = exact_times(schedule, topology, late=late_text(late), compute_ps=compute)
-    oracle = Oracle(schedule, topology, schedule.layout().op_bytes(), late.tolist(), lambda rank, arg: int(compute[rank, arg]))
+def assert_equal_to_oracle(schedule: Schedule, topology: Topology, late: np.ndarray, compute: np.ndarray,
+                           rates: dict[tuple[int, int], list[tuple[int, int]]] | None = None) -> Times:  # fmt: skip
+    """rates: of NICs that change in time, as `random_changes` draws them."""
+    changes = Changes.of(links_of(topology, rates or {}))
+    times = exact_times(schedule, topology, late=late_text(late), compute_ps=compute, changes=changes)
+    oracle = Oracle(schedule, topology, schedule.layout().op_bytes(), late.tolist(), lambda rank, arg: int(compute[rank, arg]),
+                    changes={(side, *nic): rows for nic, rows in (rates or {}).items() for side in ("nic_tx", "nic_rx")})  # fmt: skip
     assert times.finish_ps.tolist() == oracle.finish
     assert times.level.tolist() == [oracle.level[op] for op in range(len(schedule.ops))]
     for column in COLUMNS:

@@ -6,6 +6,7 @@ Is not: the fit (bench/validation.py), of which only its reproducibility on one 
 from __future__ import annotations
 
 import dataclasses
+import json
 import sys
 from pathlib import Path
 
@@ -40,6 +41,20 @@ def test_all_rows_are_there() -> None:
     found = published.summary(ROWS, published.errors(ROWS))
     assert len(ROWS) == 98 and found["large"]["rows"] == 47 and found["middle"]["rows"] == 46
     assert all(row.source for row in ROWS)
+
+
+def test_error_bars_are_those_of_the_record() -> None:
+    errors = json.loads((ROOT / "bench" / "records" / "validation.json").read_text())["errors"]
+    of_label = {row.label: row.platform for row in ROWS} | {"all": "all"}
+    for label, platform in of_label.items():
+        held_out = errors[label]["held out: GPUs" if platform == "gb200_ctran" else "held out: every other size"]
+        for size, nbytes in (("large", 1 << 30), ("middle", 1 << 20)):
+            bar = published.error_bar(platform, nbytes)
+            assert bar is not None and bar.platform == (platform if size in held_out else "all")
+            if size in held_out:
+                want = held_out[size]
+                assert (bar.rows, bar.median, bar.largest) == (want["rows"], round(want["median"], 4), round(want["max"], 4)), label
+    assert published.error_bar("hgx_h200", 4096) is None and published.error_bar("hgx_b200", 1 << 30).platform == "all"
 
 
 def test_no_row_of_h100_infiniband_was_fitted() -> None:

@@ -208,3 +208,40 @@ def test_topology_file(tmp_path: Path) -> None:
 def test_module_runs() -> None:
     found = subprocess.run([sys.executable, "-m", "ccl_lab.cli", "--version"], capture_output=True, text=True)
     assert found.returncode == 0 and found.stdout.startswith("ccl-lab ")
+
+
+def test_simulate_lists_the_rows_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("simulate", "all_reduce", "--topology", "h100:nodes=64", "--algorithm", "hierarchical", "--fault", "nic:node=7,nic=2")
+    code, out, _ = call(capsys, *words, "--rows", "nics,nodes", "--json")
+    rows = json.loads(out)["rows"]
+    assert code == 0 and list(rows) == ["nodes", "nics"] and rows["nics"][0]["node"] == 7
+    code, out, _ = call(capsys, *words, "--rows", "nics")
+    assert code == 0 and "nics:\n  node 7" in out
+    code, out, err = call(capsys, *words, "--rows", "links")
+    assert code == 2 and not out and "ranks, nodes, nics" in err
+
+
+def test_predict_says_time_choice_and_error(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = call(capsys, "predict", "all_reduce", "--platform", "h100", "--nodes", "8", "--bytes", "4KiB,64MiB,1GiB", "--json")
+    assert code == 0 and not err
+    found = json.loads(out)
+    assert (found["source"], found["library"], found["ranks"]) == ("model", "nccl", 64)
+    assert [row["bytes"] for row in found["rows"]] == [4096, 64 << 20, 1 << 30]
+    for row in found["rows"]:
+        assert row["time_us"] == pytest.approx(sum(row["parts_us"].values())) and row["algorithm"] and row["protocol"]
+    assert [row["error"] and row["error"]["platform"] for row in found["rows"]] == [None, "hgx_h100", "hgx_h100"]
+    code, out, _ = call(capsys, "predict", "all_gather", "--platform", "gb200_ctran", "--gpus", "16", "--bytes", "64MiB")
+    assert code == 0 and "ctran" in out and "largest 6.1 %" in out
+    code, out, _ = call(capsys, "predict", "all_reduce", "--platform", "b200", "--bytes", "1GiB")
+    assert code == 0 and "no row of such a size is published" in out
+    code, out, _ = call(capsys, "predict", "all_reduce", "--platform", "h100:nodes=4", "--bytes", "1GiB", "--json")
+    assert code == 0 and json.loads(out)["nodes"] == 4
+
+
+@pytest.mark.parametrize("words, why", [
+    (("all_reduse",), "all_reduce"), (("all_reduce", "--platform", "h10O"), "h100"), (("all_reduce", "--bytes", ","), "expected a size"),
+    (("all_reduce", "--bytes", "-5"), "-5"), (("all_reduce", "--protocol", "LLL"), "LLL"), (("all_reduce", "--library", "nckl"), "nccl"),
+])  # fmt: skip
+def test_predict_refuses_what_it_does_not_know(capsys: pytest.CaptureFixture[str], words: tuple[str, ...], why: str) -> None:
+    code, out, err = call(capsys, "predict", *words)
+    assert code == 2 and not out and why in err

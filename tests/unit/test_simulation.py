@@ -11,7 +11,7 @@ import pytest
 
 import ccl_lab as ccl
 from ccl_lab.errors import DecodeError, ShapeError, UnsupportedError, UsageError
-from ccl_lab.planner import outline
+from ccl_lab.planner import estimate, outline
 from ccl_lab.simulation import degrade
 from ccl_lab.simulator import Job, simulate_shared
 from ccl_lab.topo import Topology
@@ -40,13 +40,37 @@ def test_many_ranks_give_a_summary() -> None:
         found.slowest_ranks(0)
 
 
-def test_what_needs_its_ops_is_unrolled_where_it_is_small_and_refused_where_not() -> None:
+def test_what_is_told_out_of_order_is_timed_where_it_is_small_and_refused_where_not() -> None:
     tree = ccl.simulate("all_reduce", "h100:nodes=8", "8MiB", algorithm="double_binary_tree", result="summary")
-    assert tree.meta["evaluated"]["as"] == "ops"
-    with pytest.raises(UnsupportedError, match="cannot be timed without its table of about"):
+    assert tree.meta["evaluated"]["ordered"]
+    with pytest.raises(UnsupportedError, match="cannot be timed without its table of about.*tier='estimate'"):
         ccl.simulate("all_reduce", "h100:nodes=4096", "64MiB", algorithm="double_binary_tree")
     with pytest.raises(UnsupportedError, match="at most 4,000,000"):
         ccl.simulate("all_reduce", "h100:nodes=4096", "64MiB", algorithm="ring", result="trace")
+
+
+def test_an_estimate_says_that_it_is_one() -> None:
+    found = ccl.simulate("all_reduce", "h100:nodes=4096", "64MiB", algorithm="double_binary_tree", tier="estimate")
+    assert found.meta["tier"] == "estimate" and found.meta["evaluated"] == {"as": "closed form"} and "estimate" in repr(found)
+    assert found.time_us == pytest.approx(1e6 * estimate("all_reduce", Topology.preset("h100", nodes=4096), "64MiB",
+                                                         algorithm="double_binary_tree").seconds)  # fmt: skip
+    exact = ccl.simulate("all_reduce", "h100:nodes=64", "1GiB", algorithm="hierarchical", result="summary")
+    near = ccl.simulate("all_reduce", "h100:nodes=64", "1GiB", algorithm="hierarchical", tier="estimate")
+    assert near.time_us == pytest.approx(exact.time_us, rel=0.3) and len(near.finish_ps) == 512
+    for more in ({"late": {0: "1us"}}, {"faults": ["nic:node=1,nic=2,at=1us"]}, {"result": "trace"}):
+        with pytest.raises(UsageError, match="an estimate"):
+            ccl.simulate("all_reduce", "h100:nodes=4", "1MiB", algorithm="ring", tier="estimate", **more)
+    with pytest.raises(UsageError, match="name of a collective"):
+        ccl.simulate(ccl.plan("all_reduce", Topology.preset("h100", 1)), Topology.preset("h100", 1), tier="estimate")
+
+
+def test_a_grid_of_tiers_and_of_faults_at_times() -> None:
+    found = ccl.sweep({"what": "all_reduce", "topology": "h100:nodes=4", "nbytes": "1GiB", "algorithm": "hierarchical",
+                       "tier": ["exact", "estimate"], "faults": [[], ["nic:node=1,nic=2,at=100us"]]},
+                      executor=ThreadPoolExecutor(1), progress=False)  # fmt: skip
+    whole, hurt, estimated, refused = found.rows
+    assert whole["time_ps"] < hurt["time_ps"] < 1.3 * whole["time_ps"]
+    assert estimated["time_us"] == pytest.approx(whole["time_us"], rel=0.3) and "an estimate knows neither" in refused["error"]
 
 
 def test_the_shared_tier_takes_the_same_words() -> None:
@@ -62,7 +86,7 @@ def test_the_shared_tier_takes_the_same_words() -> None:
     assert beside.meta["time_ps"] > known.meta["time_ps"]
     slower = ccl.simulate(schedule, topology, tier="shared", faults=["nic:node=1,nic=0,factor=4"])
     assert slower.meta["time_ps"] > known.meta["time_ps"]
-    with pytest.raises(UsageError, match="tier 'share': expected 'exact', or 'shared'.*Did you mean 'shared'"):
+    with pytest.raises(UsageError, match="tier 'share': expected 'exact', 'estimate', or 'shared'.*Did you mean 'shared'"):
         ccl.simulate(schedule, topology, tier="share")
     with pytest.raises(UsageError, match="with jobs"):
         ccl.simulate(schedule, topology, jobs=[Job(schedule)])

@@ -32,6 +32,45 @@ BARS = {"large": (0.05, 0.15), "middle": (0.15, 0.35)}
 
 
 @dataclasses.dataclass(frozen=True)
+class ErrorBar:
+    """How far predictions of a size range were from published rows that their fit had not seen, as shares: median and largest of `rows`.
+
+    platform: on which they were measured; "all" where nothing is published on the one asked for.
+    """
+
+    platform: str
+    rows: int
+    median: float
+    largest: float
+
+
+_HELD_OUT = {
+    "h100_efa": {"large": (9, 0.0127, 0.0635), "middle": (7, 0.0498, 0.1234)},
+    "hgx_h100": {"large": (5, 0.0091, 0.0118)},
+    "gb200_nvl72": {"large": (5, 0.0125, 0.0801)},
+    "hgx_h200": {"large": (6, 0.0117, 0.0227), "middle": (8, 0.0254, 0.1175)},
+    "dgx_a100": {"large": (4, 0.0288, 0.0959), "middle": (3, 0.3794, 0.7779)},
+    "gb200_ctran": {"large": (18, 0.0152, 0.0607), "middle": (28, 0.0609, 0.26)},
+    "all": {"large": (47, 0.0118, 0.0959), "middle": (46, 0.0622, 0.7779)},
+}
+"""As bench/validation.py finds them: every other size from the rest, CTran's numbers of GPUs from one another."""
+
+
+def range_of(nbytes: float) -> str:
+    """"large", "middle", or "" below 64 KiB."""
+    return "large" if nbytes >= LARGE_BYTES else "middle" if nbytes >= MIDDLE_BYTES else ""
+
+
+def error_bar(platform: str, nbytes: float) -> ErrorBar | None:
+    """The error to expect of a prediction of `nbytes` on a platform, by its name; None below 64 KiB, where no row was held out."""
+    size = range_of(nbytes)
+    if not size:
+        return None
+    name = platform if size in _HELD_OUT.get(platform, {}) else "all"
+    return ErrorBar(name, *_HELD_OUT[name][size])
+
+
+@dataclasses.dataclass(frozen=True)
 class Row:
     """One measurement: on `label`, `op` of `nbytes` among `gpus`, took time_us.
 
@@ -56,7 +95,7 @@ class Row:
     @property
     def range(self) -> str:
         """"large", "middle", or "" below 64 KiB."""
-        return "large" if self.nbytes >= LARGE_BYTES else "middle" if self.nbytes >= MIDDLE_BYTES else ""
+        return range_of(self.nbytes)
 
 
 def _number(row: dict[str, str], key: str, path: Path, line: int) -> float:

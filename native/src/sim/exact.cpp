@@ -6,6 +6,7 @@
 #include <new>
 #include <vector>
 
+#include "changes.hpp"
 #include "order.hpp"
 
 namespace ccl_lab::sim {
@@ -19,7 +20,7 @@ class Clock {
  public:
   Clock(const ExactInput& in, const ExactOutput& out, const Order& order)
       : in_(in), out_(out), order_(order), clock_(order.channels()), left_(order.channels()),
-        free_(in.link_latency_ps.size(), 0), last_arrival_(order.counters(), 0) {
+        free_(in.link_latency_ps.size(), 0), last_arrival_(order.counters(), 0), changes_(in.changes, in.link_latency_ps.size()) {
     for (std::size_t op = 0; op < in.rank.size(); ++op) {
       clock_[order.channel_of[op]] = in.late_ps[in.rank[op]];
       flushes_one_peer_ |= kind_of(in, op) == Kind::flush && in.peer[op] >= 0;
@@ -70,7 +71,11 @@ class Clock {
     out_.arrive_ps[op] = kind == Kind::signal ? clock + path_latency_ps(in_, op) : clock;
   }
 
-  [[nodiscard]] std::int64_t busy_ps(std::int32_t op, std::int32_t link) const {
+  [[nodiscard]] std::int64_t busy_ps(std::int32_t op, std::int32_t link, std::int64_t start_ps) const {
+    if (changes_.on(link)) {
+      const std::int64_t from = std::min(start_ps + in_.hold_ps[op], kForever);
+      return changes_.through_ps(link, from, in_.work_bytes[op], in_.link_bytes_per_s[link]) - start_ps;
+    }
     return std::min(in_.hold_ps[op] + duration_ps(in_.work_bytes[op], in_.link_bytes_per_s[link]), kForever);
   }
 
@@ -78,7 +83,7 @@ class Clock {
   std::int64_t move(std::int32_t op, std::int64_t from) {
     const std::int32_t a = in_.link_a[op], b = in_.link_b[op];
     const std::int64_t start = std::max({from, in_.ready_ps[op], free_[a], free_[b]});
-    const std::int64_t time_a = busy_ps(op, a), time_b = a == b ? time_a : busy_ps(op, b);
+    const std::int64_t time_a = busy_ps(op, a, start), time_b = a == b ? time_a : busy_ps(op, b, start);
     // Each at most 2^62, so sums of two fit; saturated here so that later ops cannot overflow either.
     free_[a] = std::min(start + time_a, kForever);
     free_[b] = std::min(start + time_b, kForever);
@@ -117,6 +122,7 @@ class Clock {
   std::vector<std::int64_t> last_arrival_;  // per counter
   std::vector<std::int64_t> left_to_;       // per (channel, peer)
   DenseIds pairs_;
+  Changes changes_;
   bool flushes_one_peer_ = false;
 };
 
@@ -161,6 +167,7 @@ std::int64_t duration_ps(std::int64_t nbytes, std::int64_t bytes_per_s) noexcept
 }
 
 ExactResult simulate_exact(const ExactInput& in, const ExactOutput& out) noexcept try {
+  if (!Changes::good(in.changes, in.link_latency_ps.size())) return {ExactStatus::bad_op, -1, 0};
   if (const std::int64_t op = find_bad_op(in); op >= 0) return {ExactStatus::bad_op, op, 0};
   Order order(in);
   if (!order.walk(out.level)) return find_deadlock(in, order, out.level);

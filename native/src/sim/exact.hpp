@@ -12,6 +12,12 @@
 
 namespace ccl_lab::sim {
 
+// Rates that change: from `from_ps` on the link has this rate. By link, then by time.
+struct ChangeColumns {
+  std::span<const std::int32_t> link;
+  std::span<const std::int64_t> from_ps, bytes_per_s;
+};
+
 // One row per op, except the last block. Programs are given by op order within (rank, channel).
 struct ExactInput {
   std::span<const std::int32_t> rank;
@@ -34,6 +40,7 @@ struct ExactInput {
   std::span<const std::int64_t> late_ps;           // one row per rank: when it enters
 
   std::span<const std::int64_t> tier_ps = {};      // one row per op, or none at all: latency of its path beyond that of the links
+  ChangeColumns changes = {};
 };
 
 struct ExactOutput {
@@ -50,7 +57,7 @@ enum class ExactStatus : std::uint8_t {
   ok = 0,
   deadlock = 1,       // `op` waits for a value that its counter never reaches; `detail` is the value it does reach
   overflow = 2,       // `op` happens after 2^62 ps (53 days)
-  bad_op = 3,         // a column of `op` is out of range
+  bad_op = 3,         // a column of `op` is out of range; op -1: the changes
   out_of_memory = 4,
 };
 

@@ -13,15 +13,18 @@ constexpr std::int64_t kLatest = std::int64_t{1} << 60;
 constexpr std::int64_t kLastTick = std::int64_t{1} << 41;
 constexpr std::int64_t kPlaces = std::int64_t{1} << 20;
 constexpr std::size_t kKnown = 1024;
+constexpr std::uint64_t kMany = 64;  // counters of one destination and channel that a list is good for
 
 }  // namespace
 
-Flow::Flow(const FlowLinks& links)
-    : links_(links), channels_(static_cast<std::size_t>(links.ranks * links.channels)), served_(links.bytes_per_s.size()),
+Flow::Flow(const FlowLinks& links, bool ordered)
+    : ordered_(ordered), turns_(ordered ? links.bytes_per_s.size() : 0), links_(links), changes_(links.changes, links.bytes_per_s.size()),
+      channels_(static_cast<std::size_t>(links.ranks * links.channels)), served_(links.bytes_per_s.size()),
       first_counter_(channels_.size(), -1), listed_(channels_.size(), 0), known_(kKnown) {
   for (std::size_t i = 0; i < channels_.size(); ++i)
     channels_[i].clock_ps = channels_[i].left_ps = links.late_ps[i / static_cast<std::size_t>(links.channels)];
   chunk_bytes_ = links.count % links.parts == 0 ? links.count / links.parts * links.itemsize : -1;
+  if (ordered) lines_.resize(channels_.size());
   find_shared();
 }
 
@@ -37,11 +40,16 @@ void Flow::find_shared() {
   }
 }
 
-// Ops of a group belong to different channels, so that nothing but links and counters cares which is evaluated first.
+// Nothing but links and counters cares which op of a group is evaluated first.
 FlowStatus Flow::run(const FlowOps& ops) {
   first_op_ = op_;
   contending_.clear();
-  for (std::size_t i = 0; i < ops.rank.size(); ++i) {
+  for (std::size_t i = 0; ordered_ && i < ops.rank.size(); ++i) {
+    fetch(ops, i + 12);
+    if (!in_range(ops, i)) return FlowStatus::bad_op;
+    if (const FlowStatus status = tell(ops, i); status != FlowStatus::ok) return status;
+  }
+  for (std::size_t i = 0; !ordered_ && i < ops.rank.size(); ++i) {
     fetch(ops, i + 12);
     if (!in_range(ops, i)) return FlowStatus::bad_op;
     if (contends(ops, i)) {
@@ -54,7 +62,7 @@ FlowStatus Flow::run(const FlowOps& ops) {
   for (const auto& [batch, i] : contending_)
     if (const FlowStatus status = row(ops, i); status != FlowStatus::ok) return status;
   op_ = first_op_ + static_cast<std::int64_t>(ops.rank.size());
-  return FlowStatus::ok;
+  return ordered_ ? drain() : FlowStatus::ok;
 }
 
 // What an op further on will touch, so that memory is on its way: peers of a step lie far apart.
@@ -99,28 +107,44 @@ FlowStatus Flow::row(const FlowOps& ops, std::size_t i) {
   Channel& at = channel(ops, i);
   const auto kind = static_cast<Kind>(ops.kind);
   FlowStatus status = FlowStatus::unsupported;
-  bool goes_on = false;
+  Message sent;
   if (kind == Kind::put && ops.peer[i] != ops.rank[i]) {
-    status = transfer(ops, i, at);
-    goes_on = true;
+    const Issue issued = issue(at);
+    status = transfer(ops, i, at, issued, sent);
   } else if (kind == Kind::put || kind == Kind::copy || kind == Kind::reduce) {
-    status = work(ops, i, at);
+    status = work(ops, i, at, sent);
   } else if (kind == Kind::wait) {
     status = wait(ops, i, at);
   } else if (kind == Kind::signal) {
-    status = signal(ops, i, at);
-    goes_on = true;
+    status = signal(ops, i, issue(at), sent);
   } else if (kind == Kind::flush && ops.peer[i] < 0) {
-    at.clock_ps = std::max(at.clock_ps, at.left_ps);
-    at.batch += 1;
-    at.batch = std::max(at.batch, (at.left_tick << 20) - 1);  // the next op comes at the tick when its puts have left
+    flush(at);
     status = FlowStatus::ok;
   }
-  at.row = goes_on;
   if (status != FlowStatus::ok) return status;
+  if ((kind == Kind::put || kind == Kind::signal) && ops.sig_channel[i] >= 0)
+    status = raise(counter(ops.peer[i], ops.rank[i], ops.sig_channel[i]), sent);
+  return status == FlowStatus::ok ? checked(at, kind) : status;
+}
+
+FlowStatus Flow::checked(const Channel& at, Kind kind) {
   // A flush leaves the place before the first one of a tick.
   const bool placed = kind == Kind::flush || (at.batch & (kPlaces - 1)) <= kPlaces - 8;
   return placed && at.clock_ps <= kLatest && at.left_ps <= kLatest ? FlowStatus::ok : FlowStatus::overflow;
+}
+
+// A put or a signal: those in a row are of one batch, and the channel goes on.
+Flow::Issue Flow::issue(Channel& at) {
+  at.batch += !at.row;
+  at.row = true;
+  return {at.clock_ps, at.batch};
+}
+
+void Flow::flush(Channel& at) {
+  at.clock_ps = std::max(at.clock_ps, at.left_ps);
+  at.batch += 1;
+  at.batch = std::max(at.batch, (at.left_tick << 20) - 1);  // the next op comes at the tick when its puts have left
+  at.row = false;
 }
 
 std::int64_t Flow::bytes(const FlowOps& ops, std::size_t i) const {
@@ -155,53 +179,55 @@ std::int64_t Flow::busy(std::int64_t nbytes, std::int32_t link) {
 }
 
 // A put to another rank.
-FlowStatus Flow::transfer(const FlowOps& ops, std::size_t i, Channel& at) {
+FlowStatus Flow::transfer(const FlowOps& ops, std::size_t i, Channel& at, const Issue& issued, Message& sent) {
   const auto [a, b] = path(ops, i);
   if (a < 0 || b < 0) return FlowStatus::bad_op;
   Served &tx = served_[static_cast<std::size_t>(a)], &rx = served_[static_cast<std::size_t>(b)];
-  if (!at.row) at.batch += 1;
-  if (!in_order(tx, rx, at.batch, op_)) return FlowStatus::disorder;
+  if (!ordered_ && !in_order(tx, rx, issued.batch, op_)) return FlowStatus::disorder;
   const std::int64_t nbytes = bytes(ops, i), held = nbytes > 0 ? links_.alpha_ps : 0;
-  const std::int64_t start = std::max({at.clock_ps, links_.late_ps[static_cast<std::size_t>(ops.peer[i])], tx.free_ps, rx.free_ps});
-  tx.free_ps = start + held + busy(nbytes, a);
-  rx.free_ps = start + held + busy(nbytes, b);
+  const std::int64_t start = std::max({issued.clock_ps, links_.late_ps[static_cast<std::size_t>(ops.peer[i])], tx.free_ps, rx.free_ps});
+  tx.free_ps = through(nbytes, a, start + held);
+  rx.free_ps = through(nbytes, b, start + held);
   const std::int64_t left = std::max(tx.free_ps, rx.free_ps);
   at.left_ps = std::max(at.left_ps, left);
-  std::int64_t tick = at.batch >> 20;
+  if (left > kLatest) return FlowStatus::overflow;
+  std::int64_t tick = issued.batch >> 20;
   if (a >= 3 * links_.ranks) {
     tick = tx.free_tick = rx.free_tick = std::max({tick, tx.free_tick, rx.free_tick}) + nbytes;
     at.left_tick = std::max(at.left_tick, tick);
     if (tick > kLastTick) return FlowStatus::overflow;
   }
-  return ops.sig_channel[i] < 0 ? FlowStatus::ok : raise(ops, i, {left + latency(ops, i, a, b), tick, at.batch});
+  sent = {left + latency(ops, i, a, b), tick, issued.batch};
+  return FlowStatus::ok;
 }
 
 // What occupies the rank's own memory: copies, reductions, puts to itself.
-FlowStatus Flow::work(const FlowOps& ops, std::size_t i, Channel& at) {
+FlowStatus Flow::work(const FlowOps& ops, std::size_t i, Channel& at, Message& sent) {
   const auto link = static_cast<std::int32_t>(2 * links_.ranks + ops.rank[i]);
   Served& memory = served_[static_cast<std::size_t>(link)];
   at.batch += 1;
-  if (!in_order(memory, memory, at.batch, op_)) return FlowStatus::disorder;
+  at.row = false;
+  if (!ordered_ && !in_order(memory, memory, at.batch, op_)) return FlowStatus::disorder;
   const bool adds = static_cast<Kind>(ops.kind) == Kind::reduce;
   const std::int64_t ready = ops.ready_ps.empty() ? 0 : ops.ready_ps[i];
   const std::int64_t start = std::max({at.clock_ps, ready, memory.free_ps});
   at.clock_ps = memory.free_ps = start + busy(bytes(ops, i) * (adds ? ops.sources : 1), link);
-  if (static_cast<Kind>(ops.kind) != Kind::put) return FlowStatus::ok;
-  at.left_ps = std::max(at.left_ps, at.clock_ps);
-  return ops.sig_channel[i] < 0 ? FlowStatus::ok : raise(ops, i, {at.clock_ps, at.batch >> 20, at.batch});
+  if (static_cast<Kind>(ops.kind) == Kind::put) at.left_ps = std::max(at.left_ps, at.clock_ps);
+  sent = {at.clock_ps, at.batch >> 20, at.batch};
+  return FlowStatus::ok;
 }
 
-FlowStatus Flow::signal(const FlowOps& ops, std::size_t i, Channel& at) {
-  if (!at.row) at.batch += 1;
-  if (ops.peer[i] == ops.rank[i]) return raise(ops, i, {at.clock_ps, at.batch >> 20, at.batch});
+FlowStatus Flow::signal(const FlowOps& ops, std::size_t i, const Issue& issued, Message& sent) {
+  sent = {issued.clock_ps, issued.batch >> 20, issued.batch};
+  if (ops.peer[i] == ops.rank[i]) return FlowStatus::ok;
   const auto [a, b] = path(ops, i);
   if (a < 0 || b < 0) return FlowStatus::bad_op;
-  return raise(ops, i, {at.clock_ps + latency(ops, i, a, b), at.batch >> 20, at.batch});
+  sent.arrive_ps += latency(ops, i, a, b);
+  return FlowStatus::ok;
 }
 
 // A counter rises in static order, never before an earlier raise was seen.
-FlowStatus Flow::raise(const FlowOps& ops, std::size_t i, Message message) {
-  Counter& at = counter(ops.peer[i], ops.rank[i], ops.sig_channel[i]);
+FlowStatus Flow::raise(Counter& at, Message message) {
   if (at.raised > 0) {
     if (message.batch < at.last.batch) return FlowStatus::disorder;
     message.arrive_ps = std::max(message.arrive_ps, at.last.arrive_ps);
@@ -218,20 +244,26 @@ FlowStatus Flow::wait(const FlowOps& ops, std::size_t i, Channel& at) {
   counted.consumed += ops.value[i];
   const std::int64_t later = counted.raised - counted.consumed;
   if (later < 0 || later > 1 || ops.value[i] < 1) return FlowStatus::too_early;
-  const Message& seen = later == 0 ? counted.last : counted.before;
-  const std::int64_t tick = std::max(std::max<std::int64_t>(at.batch, 0) >> 20, seen.leaves);
-  at.batch = std::max(tick << 20, std::max(at.batch, seen.batch) + 1);
-  at.clock_ps = std::max(at.clock_ps, seen.arrive_ps);
+  go_on(at, later == 0 ? counted.last : counted.before);
   return FlowStatus::ok;
 }
 
-Flow::Counter& Flow::counter(std::int32_t destination, std::int32_t source, std::int32_t sig_channel) {
+// After a wait for what was seen then.
+void Flow::go_on(Channel& at, const Message& seen) {
+  const std::int64_t tick = std::max(std::max<std::int64_t>(at.batch, 0) >> 20, seen.leaves);
+  at.batch = std::max(tick << 20, std::max(at.batch, seen.batch) + 1);
+  at.clock_ps = std::max(at.clock_ps, seen.arrive_ps);
+  at.row = false;
+}
+
+std::int32_t Flow::counter_id(std::int32_t destination, std::int32_t source, std::int32_t sig_channel) {
   const auto list = static_cast<std::size_t>(destination * links_.channels + sig_channel);
+  if (listed_[list] >> 56 == kMany) return counter_of_many(list, source);
   std::int32_t& first = first_counter_[list];
   // Most lists are of partners at distances of powers of two: one bit each says who cannot be in the list.
   const auto apart = static_cast<std::uint32_t>(destination ^ source);
   const int zeros = apart == 0 ? 0 : std::countr_zero(apart);
-  const std::uint64_t bit = std::uint64_t{1} << ((zeros * 3 + static_cast<int>((apart >> zeros >> 1) & 3u)) % 64);
+  const std::uint64_t bit = std::uint64_t{1} << ((zeros * 3 + static_cast<int>((apart >> zeros >> 1) & 3u)) % 56);
   const bool maybe = (listed_[list] & bit) != 0;
   listed_[list] |= bit;
   std::int32_t before = -1;
@@ -243,18 +275,45 @@ Flow::Counter& Flow::counter(std::int32_t destination, std::int32_t source, std:
       found.next = first;
       first = at;
     }
-    return found;
+    return at;
   }
-  counters_.push_back({source, first, 0, 0, {}, {}});
-  first = static_cast<std::int32_t>(counters_.size() - 1);
-  return counters_.back();
+  listed_[list] += std::uint64_t{1} << 56;
+  if (listed_[list] >> 56 == kMany) {  // from here on a hash finds them
+    for (std::int32_t at = first; at >= 0; at = counters_[static_cast<std::size_t>(at)].next) {
+      const auto id = static_cast<std::size_t>(many_(static_cast<std::int32_t>(list), counters_[static_cast<std::size_t>(at)].source));
+      many_counters_.resize(std::max(many_counters_.size(), id + 1), kNone);
+      many_counters_[id] = at;
+    }
+    return counter_of_many(list, source);
+  }
+  return first = new_counter(source, first);
 }
 
-void Flow::finish(std::span<std::int64_t> finish_ps) const {
+std::int32_t Flow::counter_of_many(std::size_t list, std::int32_t source) {
+  const auto id = static_cast<std::size_t>(many_(static_cast<std::int32_t>(list), source));
+  if (id >= many_counters_.size()) many_counters_.resize(id + 1, kNone);
+  if (many_counters_[id] == kNone) many_counters_[id] = new_counter(source, kNone);
+  return many_counters_[id];
+}
+
+std::int32_t Flow::new_counter(std::int32_t source, std::int32_t next) {
+  counters_.push_back({source, next, 0, 0, {}, {}});
+  if (ordered_) watches_.emplace_back();
+  return static_cast<std::int32_t>(counters_.size() - 1);
+}
+
+FlowStatus Flow::finish(std::span<std::int64_t> finish_ps) {
+  if (ordered_) {
+    told_all_ = true;
+    if (const FlowStatus status = drain(); status != FlowStatus::ok) return status;
+    for (const Line& line : lines_)
+      if (line.held != Held::no) return FlowStatus::deadlock;
+  }
   for (std::size_t i = 0; i < channels_.size(); ++i) {
     std::int64_t& finish = finish_ps[i / static_cast<std::size_t>(links_.channels)];
     finish = std::max({finish, channels_[i].clock_ps, channels_[i].left_ps});
   }
+  return FlowStatus::ok;
 }
 
 }  // namespace ccl_lab::sim

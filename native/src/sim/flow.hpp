@@ -1,17 +1,23 @@
 // The exact tier for schedules that are told op by op and not kept: memory for ranks and links, not for ops.
 //
-// Is: an evaluation in the order in which a planner writes ops, which for algorithms that go step by step over all ranks is the order in
-// which they happen. Is not: the finding of the static order (order.cpp); as in rings.hpp the batch of each op is computed along with its
-// time, and each link and counter is checked to be served in the order (batch, turn, op). Invariant: where that check holds all times are
-// those of exact.cpp; where not, the status says so.
+// Is: two evaluations. *As written* (flow.cpp): in the order in which a planner writes ops, which for algorithms that go step by step over
+// all ranks is the order in which they happen. As in rings.hpp the batch of each op is computed along with its time, and each link and
+// counter is checked to be served in the order (batch, turn, op). *Ordered* (flow_ordered.cpp): what transfers wait for all that may come
+// before them, so that any order of telling will do, at some three times the cost. Is not: the finding of the static order for a whole
+// table (order.cpp). Invariant: where the status is ok all times are those of exact.cpp; where not, it says so.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <limits>
+#include <map>
 #include <span>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "changes.hpp"
+#include "order.hpp"
 #include "served.hpp"
 #include "stream.hpp"
 
@@ -24,6 +30,8 @@ enum class FlowStatus : std::uint8_t {
   bad_op = 3,       // a column is out of range
   too_early = 4,    // a wait is told before the signal that it waits for, or long after it
   unsupported = 5,  // a kind of op that is not evaluated this way
+  too_many = 6,     // more ops wait for others than are kept
+  deadlock = 7,     // all is told, and some ops can never run
 };
 
 // Columns of a group of ops of one kind, one row each; of a row that has no peer, signal or bytes the value is not read.
@@ -43,20 +51,27 @@ struct FlowLinks {
   std::span<const std::int64_t> late_ps;                    // [ranks]
   std::int64_t alpha_ps = 0;
   std::int64_t count = 0, parts = 1, itemsize = 1;          // elements of a block, and what it is cut in (ccl_lab/ir/layout.py)
+  ChangeColumns changes = {};
 };
 
 class Flow {
  public:
-  explicit Flow(const FlowLinks& links);
+  Flow(const FlowLinks& links, bool ordered);
 
+  // Ops of a group belong to different channels, or follow one another in theirs.
   FlowStatus run(const FlowOps& ops);
-  void finish(std::span<std::int64_t> finish_ps) const;
+  // All is told: raises finish_ps [ranks] to the end of each rank.
+  FlowStatus finish(std::span<std::int64_t> finish_ps);
   [[nodiscard]] std::int64_t ops() const { return op_; }
 
  private:
   struct Channel {
     std::int64_t clock_ps = 0, left_ps = 0, batch = -1, left_tick = 0;
     bool row = false;  // its last op was a put or a signal, at which it goes on
+  };
+  // When a channel came to an op that others serve: what its transfer or signal needs to know.
+  struct Issue {
+    std::int64_t clock_ps = 0, batch = 0;
   };
   struct Counter {
     std::int32_t source = -1, next = -1, raised = 0, consumed = 0;
@@ -68,28 +83,108 @@ class Flow {
   void fetch(const FlowOps& ops, std::size_t i) const;
   [[nodiscard]] bool contends(const FlowOps& ops, std::size_t i) const;
   [[nodiscard]] std::int64_t next_batch(const FlowOps& ops, std::size_t i);
-  FlowStatus transfer(const FlowOps& ops, std::size_t i, Channel& channel);
-  FlowStatus work(const FlowOps& ops, std::size_t i, Channel& channel);
+  static Issue issue(Channel& channel);
+  FlowStatus transfer(const FlowOps& ops, std::size_t i, Channel& channel, const Issue& issued, Message& sent);
+  FlowStatus work(const FlowOps& ops, std::size_t i, Channel& channel, Message& sent);
   FlowStatus wait(const FlowOps& ops, std::size_t i, Channel& channel);
-  FlowStatus signal(const FlowOps& ops, std::size_t i, Channel& channel);
-  FlowStatus raise(const FlowOps& ops, std::size_t i, Message message);
+  FlowStatus signal(const FlowOps& ops, std::size_t i, const Issue& issued, Message& sent);
+  static FlowStatus raise(Counter& at, Message message);
+  static void go_on(Channel& channel, const Message& seen);
+  static void flush(Channel& channel);
+  static FlowStatus checked(const Channel& channel, Kind kind);
   [[nodiscard]] bool in_range(const FlowOps& ops, std::size_t i) const;
   [[nodiscard]] std::int64_t bytes(const FlowOps& ops, std::size_t i) const;
   [[nodiscard]] std::pair<std::int32_t, std::int32_t> path(const FlowOps& ops, std::size_t i) const;
   [[nodiscard]] std::int64_t latency(const FlowOps& ops, std::size_t i, std::int32_t a, std::int32_t b) const;
   [[nodiscard]] std::int64_t busy(std::int64_t nbytes, std::int32_t link);
-  Counter& counter(std::int32_t destination, std::int32_t source, std::int32_t sig_channel);
+  [[nodiscard]] std::int64_t through(std::int64_t nbytes, std::int32_t link, std::int64_t start_ps) {
+    if (!changes_.on(link)) return start_ps + busy(nbytes, link);
+    return changes_.through_ps(link, start_ps, nbytes, links_.bytes_per_s[static_cast<std::size_t>(link)]);
+  }
+  std::int32_t counter_id(std::int32_t destination, std::int32_t source, std::int32_t sig_channel);
+  std::int32_t counter_of_many(std::size_t list, std::int32_t source);
+  std::int32_t new_counter(std::int32_t source, std::int32_t next);
+  Counter& counter(std::int32_t destination, std::int32_t source, std::int32_t sig_channel) {
+    return counters_[static_cast<std::size_t>(counter_id(destination, source, sig_channel))];
+  }
   Channel& channel(const FlowOps& ops, std::size_t i) {
     return channels_[static_cast<std::size_t>(ops.rank[i] * links_.channels + ops.channel[i])];
   }
 
+  // -- ordered
+
+  // An op that was told and is not done with: in its channel's line, or issued and not served yet.
+  struct Told {
+    std::int32_t rank, channel, peer, sig_channel, value, chunk, n_chunks;
+    std::int32_t counter = -1;  // that it raises, or waits for
+    std::int32_t next = -1;     // in its channel's line
+    std::uint16_t sources = 1;
+    std::uint8_t kind = 0;
+    std::int64_t op = 0;
+    std::int64_t more_ps = 0;   // of what reads memory: its ready_ps; of what crosses links: its tier_ps
+    Issue issued;
+  };
+  enum class Held : std::uint8_t { no, wait, flush, work };  // what a channel cannot go beyond
+  struct Line {
+    std::int32_t first = -1, last = -1;  // told behind the op that holds the channel
+    std::int32_t at = -1;                // that op
+    std::int32_t puts = 0;               // issued and not served
+    std::int32_t next_parked = -1;       // the next channel that waits for the same counter
+    Held held = Held::no;
+  };
+  // Of a counter: the channels that wait for it, and the last raise that was waited for.
+  struct Watch {
+    std::int32_t parked = -1, seen = 0;
+  };
+  // Raises that were not waited for yet, but for the last two, from number `first` on.
+  struct Early {
+    std::int64_t first = 1;
+    std::deque<Message> raises;
+  };
+
+  FlowStatus tell(const FlowOps& ops, std::size_t i);
+  std::int32_t keep(const Told& told);
+  void forget(std::int32_t id) { unused_.push_back(id); }
+  FlowStatus come_to(std::int32_t id);
+  FlowStatus wait_for(std::int32_t id, std::size_t channel);
+  [[nodiscard]] const Message* raise_of(std::int32_t counter, std::int32_t number);
+  void pend(std::int32_t id, const Issue& issued);
+  FlowStatus drain();
+  FlowStatus serve(std::vector<std::int32_t>& batch);
+  FlowStatus take(Told& told, Message& sent);
+  FlowStatus announce(const Told& told, const Message& sent);
+  FlowStatus resume();
+  void idle(std::size_t channel);
+  void find_bound();
+  [[nodiscard]] FlowOps alone(const Told& told) const;
+  [[nodiscard]] std::size_t channel_of(const Told& told) const {
+    return static_cast<std::size_t>(told.rank * links_.channels + told.channel);
+  }
+
+  bool ordered_, told_all_ = false;
+  std::vector<Told> told_;
+  std::vector<std::int32_t> unused_;  // places in told_
+  std::vector<Line> lines_;           // per channel
+  std::deque<Watch> watches_;         // per counter
+  std::unordered_map<std::int32_t, Early> early_;
+  std::map<std::int64_t, std::vector<std::int32_t>> pending_;  // by batch
+  std::vector<std::pair<std::int64_t, std::size_t>> by_turn_;
+  std::vector<Message> sent_;
+  std::vector<std::size_t> ready_;    // channels that can go on
+  std::int64_t bound_ = 0;            // what is not told yet comes in no batch before this one
+  std::size_t first_idle_ = 0;        // the channel that says so
+  Turns turns_;
+
   FlowLinks links_;
+  Changes changes_;
   std::int64_t op_ = 0, first_op_ = 0;  // the one at work, and the first of its group
   std::int64_t chunk_bytes_ = -1;       // -1: chunks differ
   std::vector<Channel> channels_;
   std::vector<Served> served_;
   std::vector<std::int32_t> first_counter_;  // per (destination, channel): a list
-  std::vector<std::uint64_t> listed_;        // per list: bits of the sources that may be in it
+  std::vector<std::uint64_t> listed_;        // per list: 56 bits of the sources that may be in it, and above them how many are
+  DenseIds many_;                            // (list, source), of long lists
+  std::vector<std::int32_t> many_counters_;  // their counters
   std::deque<Counter> counters_;  // grows without being copied
   std::vector<bool> shared_;      // by link: several channels or ranks use it
   std::vector<std::pair<std::int64_t, std::size_t>> contending_;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "changes.hpp"
 #include "unit.hpp"
 
 namespace ccl_lab::sim {
@@ -30,6 +31,9 @@ bool good(const RingsInput& in) {
     if (rates.size() != rows || !all(rates, positive)) return false;
   for (const auto& times : {in.latency_ps, in.late_ps, in.ready_ps, in.memory_free_ps, in.row})
     if (times.size() != rows || !all(times, time)) return false;
+  if (!Changes::good(in.changes, static_cast<std::size_t>(std::max<std::int64_t>(in.all_links, 0)))) return false;
+  for (const auto& ids : {in.all_a, in.all_b})
+    if (!in.changes.link.empty() && (ids.size() != rows || !all(ids, [&](std::int32_t id) { return id >= 0 && id < in.all_links; }))) return false;
   const std::size_t begins = slots * static_cast<std::size_t>(in.units);
   if (!in.begin_ps.empty() && (in.begin_ps.size() != begins || !all(in.begin_ps, time) || !all(in.begin_batch, time))) return false;
   return in.begin_batch.size() == in.begin_ps.size() && in.ticks.size() == rows && all(in.bytes, [&](std::int64_t b) { return time(2 * b) && b >= 0; });

@@ -21,12 +21,15 @@
 // the same v in two rounds in a row, with the same S, and the messages went on by the same slopes, it changes by v in the next one too, as
 // long as S stays: v' = S v + a' - a = v. And S stays while no maximum changes its mind: the difference of the two sides of each is then
 // affine in the number of rounds, so the first round in which one would change sign is known. Up to there rounds are made by one
-// multiplication. Places of batches inside a tick must not change (v of a batch is a whole number of ticks), so that tick = batch >> 20
-// is affine too.
+// multiplication. Where all of v is one shift, and the messages go on by it too, one round is enough, and no maximum changes its mind. A
+// link whose rate changes in time adds two more: whether a message begins after the last change, and whether it is through before the next.
+// Places of batches inside a tick must not change (v of a batch is a whole number of ticks), so that tick = batch >> 20 is affine too.
 #pragma once
 
 #include <cstdint>
 #include <span>
+
+#include "exact.hpp"
 
 namespace ccl_lab::sim {
 
@@ -55,6 +58,10 @@ struct RingsInput {
   std::span<const std::int64_t> row;      // place of the station in the order of ops of a group
   std::span<const std::int64_t> memory_free_ps;     // when its memory is free at first
   std::span<const std::int64_t> begin_ps, begin_batch;  // [units][chains][most slices] when a slice may begin; empty: at once
+  // Where rates change: the links of a station as `changes` numbers them, below `all_links`. Empty where nothing changes.
+  std::span<const std::int32_t> all_a, all_b;
+  std::int64_t all_links = 0;
+  ChangeColumns changes = {};
 };
 
 struct RingsOutput {

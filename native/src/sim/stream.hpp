@@ -80,6 +80,12 @@ class Stream {
     return values_[part.first + place % period_] + values_[part.first + period_ + place % period_] * (i / period());
   }
 
+  [[nodiscard]] bool shifts_by(const Part& loop, const Message& shift) const {
+    for (std::size_t i = 0; i < period_; ++i)
+      if (values_[loop.first + period_ + i] != shift) return false;
+    return true;
+  }
+
  private:
   // Single messages from `begin` on become a loop.
   void make_loop(std::size_t begin) {
@@ -159,6 +165,8 @@ class Reader {
   // Of the loop that the next message belongs to: messages taken, and messages left; both 0 outside of loops.
   [[nodiscard]] std::int64_t taken() const { return in_loop() ? taken_ : 0; }
   [[nodiscard]] std::int64_t left() const { return in_loop() ? stream_->parts()[part_].count - taken_ : 0; }
+  // Inside a loop: whether all its messages come later by `shift` each time.
+  [[nodiscard]] bool shifts_by(const Message& shift) const { return stream_->shifts_by(stream_->parts()[part_], shift); }
 
  private:
   [[nodiscard]] bool in_loop() const { return !empty() && stream_->parts()[part_].loops; }

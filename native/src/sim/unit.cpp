@@ -29,7 +29,8 @@ std::int64_t Choices::repeats_since(const Choices& before) const {
 }
 
 Unit::Unit(const RingsInput& in, const RingsOutput& out)
-    : in_(in), out_(out), per_slice_(in.steps * in.depth), period_(in.stations * in.depth) {
+    : in_(in), out_(out), per_slice_(in.steps * in.depth), period_(in.stations * in.depth),
+      changes_(in.changes, static_cast<std::size_t>(in.all_links)) {
   most_slices_ = *std::max_element(in.slices.begin(), in.slices.end());
   rounds_ = most_slices_ * per_slice_;
   for (const auto ids : {in.memory, in.link_a, in.link_b})
@@ -53,7 +54,7 @@ void Unit::select(std::int64_t unit) {
   state_ = states_.data() + unit * words_;
   stations_of_unit_ = reinterpret_cast<Station*>(state_);
   links_of_unit_ = reinterpret_cast<Served*>(state_ + 3 * in_.chains * in_.stations);
-  noting_ = false;
+  watching_ = noting_ = false;
 }
 
 Unit::At Unit::at(std::int64_t chain, std::int64_t station, std::int64_t slice, std::int64_t message) {
@@ -126,6 +127,21 @@ void Unit::copy_own(const At& at) {
   s.clock_ps = memory.free_ps = std::max(s.clock_ps, memory.free_ps) + time;
 }
 
+// When a link that begins at `start_ps` is free again.
+std::int64_t Unit::through(const At& at, std::int32_t link, std::int64_t start_ps, std::int64_t busy_ps, std::int64_t bytes_per_s) {
+  if (!changes_.on(link)) return start_ps + busy_ps;
+  const std::int64_t bytes = at.post->busy[0].bytes, from = start_ps + (bytes > 0 ? in_.alpha_ps : 0);
+  const std::int64_t end = changes_.through_ps(link, from, bytes, bytes_per_s);
+  const auto [begins, ends, rate] = changes_.stretch(link, from, bytes_per_s);
+  constant_ = true;
+  crossed_ = crossed_ || end > ends;
+  if (noting_) {
+    choices_.note(from - begins);
+    choices_.note(end - ends);
+  }
+  return end;
+}
+
 // Sends on what it works on; the station's batch is that of the put.
 void Unit::send(const At& at, std::vector<Stream>& sent) {
   Station& s = *at.state;
@@ -134,9 +150,16 @@ void Unit::send(const At& at, std::vector<Stream>& sent) {
   const Busy& time = busy(at);
   occupy(a, b, s.batch, op(at, 2));
   const std::int64_t start = larger(larger(s.clock_ps, post.ready_ps), larger(a.free_ps, b.free_ps));
-  a.free_ps = start + time.a_ps;
-  b.free_ps = start + time.b_ps;
-  s.left_ps = start + std::max(time.a_ps, time.b_ps);
+  constant_ = constant_ || post.ready_ps > s.clock_ps;
+  if (in_.changes.link.empty()) {
+    a.free_ps = start + time.a_ps;
+    b.free_ps = start + time.b_ps;
+  } else {
+    const auto r = static_cast<std::size_t>(&post - posts_.data());
+    a.free_ps = through(at, in_.all_a[r], start, time.a_ps, in_.a_bytes_per_s[r]);
+    b.free_ps = through(at, in_.all_b[r], start, time.b_ps, in_.b_bytes_per_s[r]);
+  }
+  s.left_ps = std::max(a.free_ps, b.free_ps);
   Message message{s.left_ps + post.latency_ps, s.batch >> kPlaceBits, s.batch};
   if (post.ticks) {
     message.leaves = larger(larger(message.leaves, a.free_tick), b.free_tick) + time.bytes;
@@ -149,7 +172,7 @@ void Unit::send(const At& at, std::vector<Stream>& sent) {
     return;
   }
   sent[static_cast<std::size_t>(at.chain)].push(message);
-  if (noting_) sent_[static_cast<std::size_t>(at.chain)].push_back(message);
+  if (watching_) sent_[static_cast<std::size_t>(at.chain)].push_back(message);
 }
 
 // A slice begins: where somebody has to say so, its channel waits for that. The signal is seen at the tick in which it is given.
@@ -283,9 +306,36 @@ bool Unit::steady() const {
   return true;
 }
 
+// Whether all that the last period touched moved by the same shift, and what comes in goes on by that too. Then so does the next period:
+// a maximum of sums of what moves together moves with it, whatever it chose. What was not touched does not matter.
+bool Unit::shifted() {
+  if (constant_) return false;
+  const auto at = [&](std::int64_t i) { return state_[i] - last_[static_cast<std::size_t>(i)]; };
+  const std::int64_t stations = in_.chains * in_.stations;
+  std::int64_t first = 0;
+  while (first < stations && !at_work(static_cast<std::size_t>(first / in_.stations))) ++first;
+  if (first == stations) return false;
+  shift_ = {at(3 * first), at(3 * first + 1) >> kPlaceBits, at(3 * first + 1)};
+  if (shift_.batch <= 0 || shift_.batch % kPlaces != 0) return false;
+  for (std::size_t c = 0; c < readers_.size(); ++c)
+    if (at_work(c) && !readers_[c].shifts_by(shift_)) return false;
+  for (std::int64_t i = 0; i < stations; ++i) {
+    if (!at_work(static_cast<std::size_t>(i / in_.stations))) continue;
+    if (at(3 * i) != shift_.arrive_ps || at(3 * i + 1) != shift_.batch || at(3 * i + 2) != shift_.arrive_ps) return false;
+  }
+  for (std::int64_t i = 3 * stations; i < words_; i += 5) {
+    if (at(i + 2) == 0) continue;  // an op raises the batch
+    const bool never_ticks = at(i + 1) == 0 && state_[i + 1] == 0;
+    if (at(i) != shift_.arrive_ps || at(i + 2) != shift_.batch || at(i + 4) != 0 || (at(i + 1) != shift_.leaves && !never_ticks)) return false;
+  }
+  return true;
+}
+
 // From here on rounds are looked at, period by period.
 void Unit::watch() {
-  noting_ = true;
+  watching_ = true;
+  noting_ = false;
+  constant_ = crossed_ = false;
   seen_ = 0;
   choices_.clear();
   choices_before_.clear();
@@ -301,24 +351,29 @@ bool Unit::jump(std::vector<Stream>& sent) {
     taken = std::min(taken, readers_[c].taken());
     left = std::min(left, readers_[c].left());
   }
-  noting_ = noting_ && alike_ > 0;
-  if (!noting_) {
-    if (left < 3 * period_) return false;
+  watching_ = watching_ && alike_ > 0 && !crossed_;
+  noting_ = watching_ && noting_;
+  if (!watching_) {
+    if (left < 2 * period_) return false;
     alike_ = rounds_alike();
-    if (alike_ < 3 * period_) return false;
+    if (alike_ < 2 * period_) return false;
     watch();
   } else if (seen_ % period_ == 0) {
-    change_before_.swap(change_);
-    for (std::size_t i = 0; i < last_.size(); ++i) change_[i] = state_[i] - last_[i];
-    const bool twice = seen_ >= 2 * period_ && taken >= 2 * period_ && steady();
-    const std::int64_t repeats =
-        twice ? std::min({choices_.repeats_since(choices_before_), alike_ / period_, left / period_}) : 0;
+    const bool once = taken >= period_ && shifted();
+    if (once || noting_) {
+      change_before_.swap(change_);
+      for (std::size_t i = 0; i < last_.size(); ++i) change_[i] = state_[i] - last_[i];
+    }
+    const bool twice = !once && !crossed_ && seen_ >= 3 * period_ && taken >= 2 * period_ && steady();
+    std::int64_t repeats = once || twice ? std::min(alike_ / period_, left / period_) : 0;
+    if (twice) repeats = std::min(repeats, choices_.repeats_since(choices_before_));
     if (repeats > 0) {
-      noting_ = false;
+      watching_ = noting_ = false;
       if (!repeat(repeats)) status_ = RingsStatus::overflow;
-      pass_on(repeats, sent);
+      pass_on(repeats, once, sent);
       return true;
     }
+    noting_ = true;  // where one period was not enough
     choices_before_.swap(choices_);
     choices_.clear();
     for (auto& each : sent_)
@@ -340,14 +395,14 @@ bool Unit::repeat(std::int64_t repeats) {
   return true;
 }
 
-void Unit::pass_on(std::int64_t repeats, std::vector<Stream>& sent) {
-  slopes_.resize(static_cast<std::size_t>(period_));
+void Unit::pass_on(std::int64_t repeats, bool once, std::vector<Stream>& sent) {
+  slopes_.assign(static_cast<std::size_t>(period_), shift_);
   for (std::size_t c = 0; c < readers_.size(); ++c) {
     if (!at_work(c)) continue;
     readers_[c].skip(repeats * period_);
     const std::vector<Message>& last = sent_[c];  // of two periods; none where this is the last step
     if (last.empty()) continue;
-    for (std::size_t i = 0; i < slopes_.size(); ++i) slopes_[i] = last[slopes_.size() + i] - last[i];
+    for (std::size_t i = 0; !once && i < slopes_.size(); ++i) slopes_[i] = last[slopes_.size() + i] - last[i];
     sent[c].push_loop(slopes_, repeats * period_);
   }
   round_[static_cast<std::size_t>(unit_)] += repeats * period_;

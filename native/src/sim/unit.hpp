@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "changes.hpp"
 #include "rings.hpp"
 #include "served.hpp"
 #include "stream.hpp"
@@ -91,14 +92,16 @@ class Unit {
   bool jump(std::vector<Stream>& sent);
   void watch();
   [[nodiscard]] bool repeat(std::int64_t repeats);
-  void pass_on(std::int64_t repeats, std::vector<Stream>& sent);
+  void pass_on(std::int64_t repeats, bool once, std::vector<Stream>& sent);
   [[nodiscard]] bool steady() const;
+  [[nodiscard]] bool shifted();
   [[nodiscard]] bool at_work(std::size_t chain) const;
   [[nodiscard]] std::int64_t rounds_alike() const;
   [[nodiscard]] std::int64_t larger(std::int64_t a, std::int64_t b) {
     if (noting_) choices_.note(a - b);
     return a > b ? a : b;
   }
+  [[nodiscard]] std::int64_t through(const At& at, std::int32_t link, std::int64_t start_ps, std::int64_t busy_ps, std::int64_t bytes_per_s);
   void occupy(Served& a, Served& b, std::int64_t batch, std::int64_t op);
 
   [[nodiscard]] std::size_t slot(std::int64_t chain, std::int64_t slice) const {
@@ -123,6 +126,7 @@ class Unit {
   std::vector<std::int64_t> states_;  // of all units
   std::vector<std::int64_t> round_;   // per unit: the next one
   std::vector<Post> posts_;           // per station
+  Changes changes_;
 
   std::int64_t unit_ = 0;
   std::int64_t* state_ = nullptr;
@@ -131,11 +135,15 @@ class Unit {
   std::vector<Message> mail_;  // nothing is left in it after a round
   RingsStatus status_ = RingsStatus::ok;
 
-  bool noting_ = false;
+  bool watching_ = false;  // for periods that are alike
+  bool noting_ = false;    // the sides of maxima, too
+  bool constant_ = false;  // a constant (when a peer enters, when a rate changes) mattered, since this began
+  bool crossed_ = false;   // a rate changed under a message, since this began
   std::int64_t seen_ = 0, alike_ = 0;  // rounds since this began, and rounds from here on that do the same kind of work
   std::vector<std::int64_t> last_, change_, change_before_;
   std::vector<Reader> readers_;
   std::vector<Message> slopes_;
+  Message shift_;  // of everything, in the last period
   std::vector<std::vector<Message>> sent_;  // per chain: messages of the last two periods
   Choices choices_, choices_before_;
 };

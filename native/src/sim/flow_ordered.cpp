@@ -1,0 +1,249 @@
+// Ops that are told in any order, served in the static one: see flow.hpp.
+//
+// A channel runs what it is told at once, up to an op that it cannot go beyond: a wait for a signal that was not raised, a flush of puts
+// that were not served, work on memory that several channels share. What it is told behind that waits in its line. What it issues (puts
+// to others, signals) is served batch by batch, a batch once nothing of it or before it can still come: that is so before `bound_`, the
+// least batch in which a channel that nothing holds, and that was told no more, could go on. A held channel goes on after what it waits
+// for, which is either pending or comes from such a channel, so it needs no bound of its own.
+#include <algorithm>
+
+#include "ccl_lab/schema.hpp"
+#include "flow.hpp"
+
+namespace ccl_lab::sim {
+namespace {
+
+constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+constexpr std::size_t kMostTold = 6'000'000;  // 430 MB
+
+}  // namespace
+
+FlowOps Flow::alone(const Told& t) const {
+  const auto one = [](const auto& cell) { return std::span(&cell, 1); };
+  return {t.kind, one(t.rank), one(t.channel), one(t.peer), one(t.sig_channel), one(t.value), one(t.chunk), one(t.n_chunks), t.sources,
+          one(t.more_ps), one(t.more_ps)};
+}
+
+std::int32_t Flow::keep(const Told& told) {
+  if (unused_.empty()) {
+    told_.push_back(told);
+    return static_cast<std::int32_t>(told_.size() - 1);
+  }
+  const std::int32_t id = unused_.back();
+  unused_.pop_back();
+  told_[static_cast<std::size_t>(id)] = told;
+  return id;
+}
+
+FlowStatus Flow::tell(const FlowOps& ops, std::size_t i) {
+  const auto kind = static_cast<Kind>(ops.kind);
+  const bool raises = (kind == Kind::put || kind == Kind::signal) && ops.sig_channel[i] >= 0;
+  Told told{ops.rank[i],  ops.channel[i],  ops.peer[i], ops.sig_channel[i], ops.value[i],
+            ops.chunk[i], ops.n_chunks[i], -1,          -1,                 1,            0, 0, 0, {}};
+  if (raises) told.counter = counter_id(ops.peer[i], ops.rank[i], ops.sig_channel[i]);
+  if (kind == Kind::wait) {
+    if (ops.value[i] < 1) return FlowStatus::too_early;
+    told.counter = counter_id(ops.rank[i], ops.peer[i], ops.sig_channel[i]);
+    told.value = counters_[static_cast<std::size_t>(told.counter)].consumed += ops.value[i];
+  }
+  told.kind = ops.kind;
+  told.sources = static_cast<std::uint16_t>(std::min<std::int64_t>(ops.sources, 0xffff));
+  told.op = first_op_ + static_cast<std::int64_t>(i);
+  const auto& more = kind == Kind::copy || kind == Kind::reduce ? ops.ready_ps : ops.tier_ps;
+  if (!more.empty()) told.more_ps = more[i];
+  if (ops.sources > 0xffff) return FlowStatus::unsupported;
+  if (unused_.empty() && told_.size() >= kMostTold) return FlowStatus::too_many;
+  const std::int32_t id = keep(told);
+  Line& line = lines_[channel_of(told)];
+  if (line.held == Held::no) return come_to(id);
+  (line.first < 0 ? line.first : told_[static_cast<std::size_t>(line.last)].next) = id;
+  line.last = id;
+  return FlowStatus::ok;
+}
+
+// The channel of an op comes to it.
+FlowStatus Flow::come_to(std::int32_t id) {
+  const Told& told = told_[static_cast<std::size_t>(id)];
+  const std::size_t c = channel_of(told);
+  Channel& at = channels_[c];
+  Line& line = lines_[c];
+  const auto kind = static_cast<Kind>(told.kind);
+  const bool works = kind == Kind::copy || kind == Kind::reduce || (kind == Kind::put && told.peer == told.rank);
+  if (kind == Kind::wait) return wait_for(id, c);
+  if (kind == Kind::signal || (kind == Kind::put && !works)) {
+    line.puts += kind == Kind::put;
+    pend(id, issue(at));
+  } else if (works && (links_.channels > 1 || told.counter >= 0)) {
+    line.held = Held::work;
+    line.at = id;
+    pend(id, {at.clock_ps, at.batch + 1});
+  } else if (works) {
+    Message sent;
+    if (const FlowStatus status = work(alone(told), 0, at, sent); status != FlowStatus::ok) return status;
+    forget(id);
+  } else if (kind == Kind::flush && told.peer < 0) {
+    line.held = line.puts > 0 ? Held::flush : Held::no;
+    line.at = id;
+    if (line.held == Held::no) {
+      flush(at);
+      forget(id);
+    }
+  } else {
+    return FlowStatus::unsupported;
+  }
+  return line.held == Held::no ? checked(at, kind) : FlowStatus::ok;
+}
+
+FlowStatus Flow::wait_for(std::int32_t id, std::size_t c) {
+  const Told& told = told_[static_cast<std::size_t>(id)];
+  Watch& watch = watches_[static_cast<std::size_t>(told.counter)];
+  Line& line = lines_[c];
+  if (told.value > counters_[static_cast<std::size_t>(told.counter)].raised) {
+    line.held = Held::wait;
+    line.at = id;
+    line.next_parked = std::exchange(watch.parked, static_cast<std::int32_t>(c));
+    return FlowStatus::ok;
+  }
+  const Message* const seen = raise_of(told.counter, told.value);
+  if (seen == nullptr) return FlowStatus::too_early;
+  go_on(channels_[c], *seen);
+  watch.seen = std::max(watch.seen, told.value);
+  forget(id);
+  return checked(channels_[c], Kind::wait);
+}
+
+// A raise that happened; null where it is no longer known. Those before it are forgotten.
+const Message* Flow::raise_of(std::int32_t counter, std::int32_t number) {
+  const Counter& at = counters_[static_cast<std::size_t>(counter)];
+  if (number == at.raised) return &at.last;
+  if (number + 1 == at.raised) return &at.before;
+  const auto found = early_.find(counter);
+  if (found == early_.end()) return nullptr;
+  auto& [first, raises] = found->second;
+  for (; !raises.empty() && first < number; ++first) raises.pop_front();
+  return !raises.empty() && first == number ? &raises.front() : nullptr;
+}
+
+void Flow::pend(std::int32_t id, const Issue& issued) {
+  told_[static_cast<std::size_t>(id)].issued = issued;
+  pending_[issued.batch].push_back(id);
+}
+
+// Nothing holds the channel, and it was told no more.
+void Flow::idle(std::size_t c) {
+  const std::int64_t next = told_all_ ? kNever : channels_[c].batch + !channels_[c].row;
+  if (next >= bound_) return;
+  bound_ = next;
+  first_idle_ = c;
+}
+
+// Channels are looked at again only once the one that set the bound has gone on.
+void Flow::find_bound() {
+  const Line& line = lines_[first_idle_];
+  const Channel& at = channels_[first_idle_];
+  if (!told_all_ && line.held == Held::no && at.batch + !at.row == bound_) return;
+  bound_ = kNever;
+  for (std::size_t c = 0; c < lines_.size(); ++c)
+    if (lines_[c].held == Held::no) idle(c);
+}
+
+FlowStatus Flow::drain() {
+  if (pending_.empty()) return FlowStatus::ok;
+  find_bound();
+  while (!pending_.empty() && pending_.begin()->first < bound_) {
+    std::vector<std::int32_t> batch = std::move(pending_.begin()->second);
+    pending_.erase(pending_.begin());
+    if (const FlowStatus status = serve(batch); status != FlowStatus::ok) return status;
+    if (const FlowStatus status = resume(); status != FlowStatus::ok) return status;
+  }
+  return FlowStatus::ok;
+}
+
+// All ops of one batch: in turns on their links, then what they raise, in the order of ops (order.hpp).
+FlowStatus Flow::serve(std::vector<std::int32_t>& batch) {
+  const auto told = [&](std::int32_t id) -> Told& { return told_[static_cast<std::size_t>(id)]; };
+  const auto before = [&](std::int32_t a, std::int32_t b) { return told(a).op < told(b).op; };
+  if (!std::is_sorted(batch.begin(), batch.end(), before)) std::sort(batch.begin(), batch.end(), before);
+  turns_.clear();
+  by_turn_.clear();
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    const Told& each = told(batch[i]);
+    const auto memory = static_cast<std::int32_t>(2 * links_.ranks + each.rank);
+    const bool transfers = static_cast<Kind>(each.kind) == Kind::put && each.peer != each.rank;
+    const auto [a, b] = transfers ? path(alone(each), 0) : std::pair(memory, memory);
+    if (a < 0 || b < 0) return FlowStatus::bad_op;
+    by_turn_.emplace_back(static_cast<Kind>(each.kind) == Kind::signal ? 0 : turns_.next(a, b), i);
+  }
+  if (!std::is_sorted(by_turn_.begin(), by_turn_.end())) std::sort(by_turn_.begin(), by_turn_.end());
+  sent_.resize(batch.size());
+  for (const auto& [turn, i] : by_turn_)
+    if (const FlowStatus status = take(told(batch[i]), sent_[i]); status != FlowStatus::ok) return status;
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    if (const FlowStatus status = announce(told(batch[i]), sent_[i]); status != FlowStatus::ok) return status;
+    forget(batch[i]);
+  }
+  return FlowStatus::ok;
+}
+
+FlowStatus Flow::take(Told& told, Message& sent) {
+  const std::size_t c = channel_of(told);
+  Channel& at = channels_[c];
+  Line& line = lines_[c];
+  const auto kind = static_cast<Kind>(told.kind);
+  if (kind == Kind::signal) return signal(alone(told), 0, told.issued, sent);
+  if (line.held == Held::work && &told == &told_[static_cast<std::size_t>(line.at)]) {
+    line.held = Held::no;
+    ready_.push_back(c);
+    const FlowStatus status = work(alone(told), 0, at, sent);
+    return status == FlowStatus::ok ? checked(at, kind) : status;
+  }
+  if (const FlowStatus status = transfer(alone(told), 0, at, told.issued, sent); status != FlowStatus::ok) return status;
+  if (--line.puts > 0 || line.held != Held::flush) return FlowStatus::ok;
+  flush(at);
+  forget(line.at);
+  line.held = Held::no;
+  ready_.push_back(c);
+  return checked(at, Kind::flush);
+}
+
+// What an op raises, and who waited for that.
+FlowStatus Flow::announce(const Told& told, const Message& sent) {
+  if (told.counter < 0) return FlowStatus::ok;
+  const auto id = static_cast<std::size_t>(told.counter);
+  Counter& at = counters_[id];
+  if (at.raised >= 2 && at.raised - 1 > watches_[id].seen) {
+    auto& [first, raises] = early_[told.counter];
+    if (first + static_cast<std::int64_t>(raises.size()) != at.raised - 1) {  // those in between were waited for
+      raises.clear();
+      first = at.raised - 1;
+    }
+    raises.push_back(at.before);
+  }
+  if (const FlowStatus status = raise(at, sent); status != FlowStatus::ok) return status;
+  std::int32_t c = std::exchange(watches_[id].parked, -1);
+  for (; c >= 0; c = std::exchange(lines_[static_cast<std::size_t>(c)].next_parked, -1)) ready_.push_back(static_cast<std::size_t>(c));
+  return FlowStatus::ok;
+}
+
+// Channels that may go on do so, as far as they can.
+FlowStatus Flow::resume() {
+  for (const std::size_t c : ready_) {
+    Line& line = lines_[c];
+    FlowStatus status = FlowStatus::ok;
+    if (line.held == Held::wait) {
+      line.held = Held::no;
+      status = wait_for(line.at, c);
+    }
+    while (status == FlowStatus::ok && line.held == Held::no && line.first >= 0) {
+      const std::int32_t id = line.first;
+      line.first = std::exchange(told_[static_cast<std::size_t>(id)].next, -1);
+      status = come_to(id);
+    }
+    if (status != FlowStatus::ok) return status;
+    if (line.held == Held::no) idle(c);
+  }
+  ready_.clear();
+  return FlowStatus::ok;
+}
+
+}  // namespace ccl_lab::sim
