@@ -28,14 +28,14 @@ std::string describe(std::uint64_t sequence, std::uint8_t collective, std::uint8
 
 }  // namespace
 
-Status Executor::check_ready(const Peer& peer, const ReadySlot& slot, std::uint64_t sequence) const {
-  const RunIdentity& own = program_->identity();
+Status check_ready(const Program& program, const Peer& peer, const ReadySlot& slot, std::uint64_t sequence) {
+  const RunIdentity& own = program.identity();
   const auto collective = static_cast<std::uint8_t>(own.collective);
   const auto dtype = static_cast<std::uint8_t>(own.dtype);
   const auto redop = static_cast<std::uint8_t>(own.redop);
   const std::string who = "rank " + std::to_string(peer.rank);
   const auto refuse = [&](Code code, const std::string& advice) {
-    return Status(code, "ranks disagree about what they run: rank " + std::to_string(program_->rank()) + " is in " +
+    return Status(code, "ranks disagree about what they run: rank " + std::to_string(program.rank()) + " is in " +
                             describe(sequence, collective, dtype, redop, own.count, own.plan_hash) + "; " + who +
                             " is in " + describe(slot.sequence, slot.collective, slot.dtype, slot.redop, slot.count,
                                                  slot.plan_hash) + "; " + advice, peer.rank);

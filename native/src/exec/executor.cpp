@@ -265,7 +265,7 @@ bool Executor::slot_ready(std::int32_t slot, const Inbox& inbox) {
   const std::uint64_t sequence = baselines_->counter(peer.rank, program_->ready_channel()) + 1;
   if (inbox.signals.value(peer.rank, program_->ready_channel()) < sequence) return false;
   const ReadySlot& found = inbox.ready[static_cast<std::size_t>(peer.rank)];
-  if (Status status = check_ready(peer, found, sequence); !status.ok()) {
+  if (Status status = check_ready(*program_, peer, found, sequence); !status.ok()) {
     fail(std::move(status));
     return false;
   }

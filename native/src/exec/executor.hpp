@@ -109,6 +109,9 @@ struct Blocked {
   std::string text;  // "rank 3, channel 1, op 17 (wait) waits for signal 4 of rank 2 on signal channel 1, has 3"
 };
 
+// ok where the READY of a peer is that of the same call; else what both ranks are in.
+Status check_ready(const Program& program, const Peer& peer, const ReadySlot& slot, std::uint64_t sequence);
+
 class Executor {
  public:
   static constexpr std::size_t kMaxPosts = 1024;
@@ -198,7 +201,6 @@ class Executor {
   bool step_own_put(Channel& channel, const Op& op, std::int64_t now_ns);
   bool peers_ready(Channel& channel, const Op& op, std::int64_t now_ns, const Inbox& inbox);
   bool slot_ready(std::int32_t slot, const Inbox& inbox);
-  Status check_ready(const Peer& peer, const ReadySlot& slot, std::uint64_t sequence) const;
   std::uint32_t in_flight(const Op& flush) const;
   std::uint64_t counter_value(const Op& wait, const Inbox& inbox) const;
   void try_finish();
