@@ -15,7 +15,8 @@ namespace ccl_lab::device {
 namespace {
 
 constexpr std::uint64_t kLetGo = std::uint64_t{1} << 62;  // more than any wait asks for
-constexpr std::int64_t kDrainNs = 5'000'000'000;
+constexpr std::int64_t kDrainNs = 30'000'000'000;
+constexpr std::int64_t kLetGoNs = 5'000'000'000;
 constexpr std::size_t kMostPrepared = 512;
 
 void publish_failure(const Page& page, const Status& why) {
@@ -84,13 +85,24 @@ Status Session::set_up() {
 
 Session::~Session() {
   if (call_ && failure_.ok()) fail(Status(Code::aborted, "the communicator was closed in the middle of a call", rank_));
-  const std::int64_t until = now_ns() + kDrainNs;
-  const Page& page = *neighbours_[static_cast<std::size_t>(rank_)].page;
-  while (!idle() && now_ns() < until) {
-    if (!failure_.ok() || now_ns() > until - kDrainNs / 2) page.set_waited(kLetGo);
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
+  drain();
   timeline_.harvest(scheduled_);
+}
+
+// Until the streams are through; what waits for peers that do not come is let go.
+void Session::drain() {
+  const cuda::Scope scope(*context_);
+  if (!scope.status().ok()) return;
+  const cuda::Api& api = context_->api();
+  const Page& page = *neighbours_[static_cast<std::size_t>(rank_)].page;
+  const std::int64_t begin = now_ns();
+  for (std::size_t c = 0; c < streams_.size(); ++c) {
+    if (api.event_record(joins_[c].get(), streams_[c].get()) != cuda::kSuccess) continue;
+    while (api.event_query(joins_[c].get()) == cuda::kNotReady && now_ns() - begin < kDrainNs + kLetGoNs) {
+      if (!failure_.ok() || now_ns() - begin > kDrainNs) page.set_waited(kLetGo);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
 }
 
 Status Session::need_streams(std::size_t n) {
@@ -218,7 +230,10 @@ Result<bool> Session::step() {
 Status Session::enqueue() {
   const cuda::Scope scope(*context_);
   if (!scope.status().ok()) return scope.status();
-  return Launch(*this, *call_).run();
+  const std::uint64_t before = scheduled_;
+  const Status status = Launch(*this, *call_).run();
+  if (!status.ok()) scheduled_ = before;  // its end is not on the streams
+  return status;
 }
 
 void Session::fail(const Status& why) {

@@ -118,6 +118,7 @@ class Session {
 
   Session(std::shared_ptr<cuda::Context> context, int rank, std::vector<std::shared_ptr<Page>> pages, SessionOptions options);
   Status set_up();
+  void drain();
   Result<std::shared_ptr<const Prepared>> prepare(std::shared_ptr<const Program> program);
   Status bind(PendingCall& call, const Buffers& buffers);
   Status need_scratch(PendingCall& call, std::uint64_t nbytes);
