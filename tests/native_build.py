@@ -46,7 +46,7 @@ def build(*targets: str) -> Path:
     BUILD.mkdir(parents=True, exist_ok=True)
     with (BUILD / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        options = ["-DCMAKE_BUILD_TYPE=Release", "-DCCL_LAB_BIND=OFF", "-DCCL_LAB_BENCH=ON"]
+        options = ["-DCMAKE_BUILD_TYPE=Release", "-DCCL_LAB_BIND=OFF", "-DCCL_LAB_BENCH=ON", "-DCCL_LAB_TESTS=ON"]
         run("cmake", "-S", "native", "-B", BUILD, *generator(), *options)
         run("cmake", "--build", BUILD, "--parallel", "2", "--target", *targets)
     return BUILD

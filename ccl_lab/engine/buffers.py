@@ -14,6 +14,7 @@ import numpy as np
 
 from ..errors import DtypeError, ShapeError
 from ..ir import collectives
+from . import device_arrays
 
 if TYPE_CHECKING:
     from .member import Member
@@ -21,13 +22,17 @@ if TYPE_CHECKING:
 MAX_POOLED = 8
 
 
-def as_array(value: Any, what: str, *, writable: bool = False) -> np.ndarray:
-    """A contiguous array over the memory of `value` (numpy array, DLPack object or buffer), not a copy.
+def as_array(value: Any, what: str, *, writable: bool = False) -> Any:
+    """A contiguous array over the memory of `value` (numpy array, DLPack object or buffer), not a copy; a DeviceArray on a GPU.
 
     Raises DtypeError if the type is unsupported, ShapeError if the memory is not contiguous or not writable.
     """
     if isinstance(value, np.ndarray):
         array = value
+    elif (array := device_arrays.find(value, what)) is not None:
+        if writable and not array.flags.writeable:
+            raise ShapeError(f"{what}: the memory is read-only; pass a writable array as out=.")
+        return array
     elif hasattr(value, "__dlpack__"):
         try:
             array = np.from_dlpack(value)

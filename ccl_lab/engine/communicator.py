@@ -26,10 +26,13 @@ from ..verifier import verify
 from . import verbs
 from .buffers import Registered, Staging, as_array, as_bytes, same_memory
 from .compute import Call, Computing, computes
+from .device_arrays import on_device
+from .devices import Devices
 from .exchange import Exchanging
 from .hub import cancelled
 from .join import Job
 from .lower import FUSED, fusible
+from .made import MADE, empty
 from .shapes import blocked, layout_of, message_nbytes, other
 from .work import Work
 
@@ -62,8 +65,9 @@ class Communicator(Exchanging):
         self._moving: list[tuple[Any, Any, Any]] = []
         self._registered = Registered(member.engine)
         self._computing = Computing(member, self._failed)
+        self._devices = Devices(member, self._planned, self._failed)
         self._timeout_s = member.options.timeout_s
-        _MADE.append(weakref.ref(self))
+        MADE.append(weakref.ref(self))
 
     # -- collectives
 
@@ -77,7 +81,7 @@ class Communicator(Exchanging):
         if not options and self._directly(_ALL_REDUCE, x, out, op):
             return out
         array = as_array(x, "x")
-        return self._call("all_reduce", array, self._out(out, array.shape, array.dtype), redop=op, **options)
+        return self._call("all_reduce", array, self._out(out, array.shape, array), redop=op, **options)
 
     def all_gather(self, x: Any, *, out: Any = None, **options: Any) -> Any:
         """Every rank gets all x, stacked by rank: shape [size, *x.shape]."""
@@ -85,7 +89,7 @@ class Communicator(Exchanging):
             return out
         array = as_array(x, "x")
         return self._call(
-            "all_gather", array, self._out(out, (self.size, *array.shape), array.dtype), **options
+            "all_gather", array, self._out(out, (self.size, *array.shape), array), **options
         )
 
     def reduce_scatter(self, x: Any, op: str = "sum", *, out: Any = None, **options: Any) -> Any:
@@ -94,7 +98,7 @@ class Communicator(Exchanging):
             return out
         array = blocked(as_array(x, "x"), self.rank, self.size)
         return self._call(
-            "reduce_scatter", array, self._out(out, array.shape[1:], array.dtype), redop=op, **options
+            "reduce_scatter", array, self._out(out, array.shape[1:], array), redop=op, **options
         )
 
     def broadcast(self, x: Any, root: int = 0, *, out: Any = None, **options: Any) -> Any:
@@ -103,19 +107,19 @@ class Communicator(Exchanging):
             return x if out is None else out
         array = as_array(x, "x", writable=out is None and self.rank != root)
         in_place = out is None and array.flags.writeable  # a root may have its values in memory that cannot be written
-        target = array if in_place else self._out(out, array.shape, array.dtype)
+        target = array if in_place else self._out(out, array.shape, array)
         return self._call("broadcast", array if self.rank == root else None, target, root=root, **options)
 
     def reduce(self, x: Any, root: int = 0, op: str = "sum", *, out: Any = None, **options: Any) -> Any:
         """The root gets the reduction of all x; other ranks get None."""
         array = as_array(x, "x")
-        target = self._out(out, array.shape, array.dtype) if self.rank == root else None
+        target = self._out(out, array.shape, array) if self.rank == root else None
         return self._call("reduce", array, target, redop=op, root=root, **options)
 
     def gather(self, x: Any, root: int = 0, *, out: Any = None, **options: Any) -> Any:
         """The root gets all x, stacked by rank: shape [size, *x.shape]; other ranks get None."""
         array = as_array(x, "x")
-        target = self._out(out, (self.size, *array.shape), array.dtype) if self.rank == root else None
+        target = self._out(out, (self.size, *array.shape), array) if self.rank == root else None
         return self._call("gather", array, target, root=root, **options)
 
     def scatter(self, x: Any, root: int = 0, *, out: Any, **options: Any) -> Any:
@@ -129,7 +133,7 @@ class Communicator(Exchanging):
         if not options and out is not None and self._directly(_ALL_TO_ALL, x, out):
             return out
         array = blocked(as_array(x, "x"), self.rank, self.size)
-        return self._call("all_to_all", array, self._out(out, array.shape, array.dtype), **options)
+        return self._call("all_to_all", array, self._out(out, array.shape, array), **options)
 
     def all_to_allv(self, x: Any, counts: Any, *, out: Any = None, **options: Any) -> Any:
         """counts[d] elements of the flat x go to rank d; returns what came, by rank, flat. Ranks exchange their counts first."""
@@ -142,7 +146,7 @@ class Communicator(Exchanging):
                 rank=self.rank,
             )
         matrix = self.all_gather(mine)
-        target = self._out(out, (int(matrix[:, self.rank].sum()),), array.dtype)
+        target = self._out(out, (int(matrix[:, self.rank].sum()),), array)
         return self._call("all_to_allv", array, target, counts=matrix, **options)
 
     def send(self, x: Any, peer: int, **options: Any) -> Any:
@@ -237,6 +241,11 @@ class Communicator(Exchanging):
         timeout: Any = None,
         async_op: bool = False,
     ) -> Any:
+        if on_device(source, target):
+            return self._devices.call(
+                collective, source, target, redop=redop, root=root, peer=peer, counts=counts, algorithm=algorithm, timeout=timeout,
+                async_op=async_op,
+            )
         call = (
             (collective, algorithm, redop, root, peer, source is target)
             + ((0, None) if source is None else (source.size, source.dtype))
@@ -384,9 +393,12 @@ class Communicator(Exchanging):
     def _fresh(self, x: Any) -> np.ndarray:
         """A new array like `x`, in registered memory where staging would cost more than taking it."""
         array = x if isinstance(x, np.ndarray) else as_array(x, "x")
-        return self._out(None, array.shape, array.dtype)
+        return self._out(None, array.shape, array)
 
-    def _out(self, out: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    def _out(self, out: Any, shape: tuple[int, ...], like: Any) -> Any:
+        dtype = like.dtype
+        if out is None and on_device(like):
+            return like.fresh(shape)
         if out is None:
             nbytes = math.prod(shape) * np.dtype(dtype).itemsize
             if nbytes < REGISTERED_FROM:
@@ -446,15 +458,16 @@ class Communicator(Exchanging):
         """Bytes this rank holds, by what for; and the bytes its collectives within the node have read and written so far."""
         engine = self._member.engine
         node = dict(zip(("node_read_bytes", "node_written_bytes"), engine.traffic, strict=True))
-        return {**engine.memory(), "registered_bytes": engine.registered_bytes, **node}
+        return {**engine.memory(), "registered_bytes": engine.registered_bytes, **node, **self._devices.memory()}
 
     def explain(self) -> str:
         """Which transport carries what, and why."""
-        return verbs.explain(self._member.options, self._member.between_nodes)
+        return f"{verbs.explain(self._member.options, self._member.between_nodes)}\n{self._devices.explain()}"
 
     def reset(self) -> None:
         """After an error: all ranks call it, and the communicator works again."""
         self._epoch += 1
+        self._devices.close()
         spoke, seconds = self._member.spoke, self._member.options.start_timeout_s
         spoke.gather(f"stopped-{self._epoch}", True, seconds, despite_abort=True)
         self._job.new_epoch()  # nobody of the old epoch is left to abort
@@ -468,6 +481,7 @@ class Communicator(Exchanging):
             return
         self._closed = True
         self._ready.clear()
+        self._devices.close()
         self._job.close()
 
     def __enter__(self) -> Communicator:
@@ -478,23 +492,6 @@ class Communicator(Exchanging):
 
     def __repr__(self) -> str:
         return f"<Communicator rank {self.rank} of {self.size}{', closed' if self._closed else ''}>"
-
-
-# Communicators of this process, in the order they were made; only `empty` looks here.
-_MADE: list[weakref.ref[Communicator]] = []
-
-
-def empty(shape: int | tuple[int, ...], dtype: str = "float32") -> np.ndarray:
-    """`Communicator.empty` of the communicator that this process made last and has not closed. Raises UsageError without one."""
-    while _MADE:
-        last = _MADE[-1]()
-        if last is not None and not last._closed:
-            return last.empty(shape, dtype)
-        _MADE.pop()
-    raise UsageError(
-        "ccl_lab.empty() found no open communicator in this process, and registered memory belongs to one: call "
-        "ccl_lab.init() first. A World fills and holds its ranks' memory itself."
-    )
 
 
 __all__ = ["Communicator", "Work", "empty"]

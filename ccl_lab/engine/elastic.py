@@ -23,9 +23,10 @@ from ..ir import Schedule, collectives
 from ..topo import Topology
 from ..trace import Trace
 from .buffers import as_array
-from .communicator import _MADE, Communicator
+from .communicator import Communicator
 from .council import View
 from .elastic_job import LOST, ElasticJob, Epoch
+from .made import MADE
 from .membership import Event, kept_input, place_of
 
 Members = tuple[int, ...]
@@ -51,12 +52,12 @@ class ElasticCommunicator:
         self._seen: View = job.current.view
         self._closed = False
         self._communicator(job.current)
-        _MADE.append(weakref.ref(self))  # type: ignore[arg-type]
+        MADE.append(weakref.ref(self))  # type: ignore[arg-type]
 
     def _communicator(self, epoch: Epoch) -> Communicator:
         if self._inner is None or self._inner[0] is not epoch:
             self._inner = epoch, Communicator(epoch)  # type: ignore[arg-type]
-            _MADE.pop()  # its memory is of one epoch: `ccl_lab.empty` must not hand it out
+            MADE.pop()  # its memory is of one epoch: `ccl_lab.empty` must not hand it out
         return self._inner[1]
 
     # -- who takes part

@@ -36,6 +36,7 @@ MAX_CONNECTIONS = 64
 DIAL_AGAIN_S = 2.0
 DIAL_S = 5.0  # for one of several ways to a peer
 LOOK_S = 0.02
+DEVICE_SIGNALS = 16  # signal channels of schedules on GPUs, a stream each
 
 
 class Options(NamedTuple):
@@ -147,6 +148,7 @@ class Member:
             transport="auto" if options.transport == "verbs" else options.transport,
             ranks_on_host=same_host,
         )
+        self.device_page = _core.DevicePage(rank, topology.n_ranks, DEVICE_SIGNALS) if topology.n_nodes == 1 else None
         self._repair: Repair | None = None
         self._acceptor = (
             Acceptor([(address, 0) for address in addresses], secret, self._admit) if addresses else None
@@ -162,6 +164,7 @@ class Member:
         card = {
             "pid": os.getpid(),
             "segment_fd": self.engine.segment_fd,
+            "device_fd": self.device_page.fd if self.device_page else -1,
             "listen": self._acceptor.addresses if self._acceptor else [],
             "rdma": self._rdma_card(),
         }
@@ -377,6 +380,8 @@ class Member:
         """After an abort: drops connections and counters, and goes on in `epoch`. All ranks must do it."""
         with self._accepted:
             self.engine.reset(epoch)
+            if self.device_page:
+                self.device_page.clear()
             self.epoch, self._stopped = epoch, None
             early, self._early = self._early, []
             for nic, hello, sock in early:

@@ -13,6 +13,7 @@ namespace nb = nanobind;
 void bind_reduce(nb::module_& m);
 void bind_segment(nb::module_& m);
 void bind_engine(nb::module_& m);
+void bind_device(nb::module_& m);
 void bind_sim(nb::module_& m);
 void bind_sharing(nb::module_& m);
 void bind_sim_scale(nb::module_& m);
@@ -43,6 +44,7 @@ NB_MODULE(_core, m) {
   bind_reduce(m);
   bind_segment(m);
   bind_engine(m);
+  bind_device(m);
   bind_sim(m);
   bind_sharing(m);
   bind_sim_scale(m);

@@ -30,6 +30,7 @@ struct Options {
   int driver_version = 12040;
   std::uint64_t memory_bytes = std::uint64_t{1} << 32;
   std::uint64_t seed = 1;
+  bool processes = false;            // there are real ones, and a thread that keeps the streams going
 };
 
 // A new machine: whatever was there is forgotten.

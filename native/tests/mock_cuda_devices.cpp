@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <utility>
 
 #include "mock_cuda_state.hpp"
 #include "reduce/cuda/body.hpp"
@@ -10,7 +11,7 @@ namespace ccl_lab::check::gpu {
 
 namespace {
 
-std::unique_ptr<Machine> the_machine = std::make_unique<Machine>();
+Machine* the_machine = new Machine;  // a thread may use it until the process has ended
 thread_local int the_process = 0;
 thread_local std::vector<CuContext> current;
 
@@ -209,7 +210,7 @@ CuResult count_call(const char* name) {
 
 void start(const Options& options) {
   current.clear();
-  the_machine = std::make_unique<Machine>();
+  delete std::exchange(the_machine, new Machine);
   the_machine->options = options;
   the_machine->random.seed(options.seed);
   enter(0);

@@ -30,6 +30,19 @@ CuResult usable(const StreamState* stream) {
   return machine().processes[stream->process].sticky;
 }
 
+// What nothing here can bring about others may, where there are other processes; else a real driver would wait for ever.
+template <class Done>
+CuResult until(Done done) {
+  for (;;) {
+    {
+      const std::lock_guard guard(machine().mutex);
+      if (done()) return kSuccess;
+      if (!progress() && !machine().options.processes) return kNotReady;
+    }
+    if (machine().options.processes) std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+}
+
 Graph* capture_of(const StreamState& stream) { return stream.capture == 0 ? nullptr : &machine().graphs.at(stream.capture); }
 
 CuResult stream_create(CuStream* stream, unsigned flags, int) {
@@ -48,10 +61,10 @@ CuResult stream_destroy(CuStream stream) {
   return kSuccess;
 }
 CuResult stream_synchronize(CuStream stream) {
-  CCL_MOCK_ENTER("cuStreamSynchronize");
-  while (!stream_of(stream)->tasks.empty())
-    if (!progress()) return kNotReady;  // a real one would wait for ever
-  return kSuccess;
+  {
+    CCL_MOCK_ENTER("cuStreamSynchronize");
+  }
+  return until([stream] { return stream_of(stream)->tasks.empty(); });
 }
 CuResult stream_wait_event(CuStream stream, CuEvent event, unsigned) {
   CCL_MOCK_ENTER("cuStreamWaitEvent");
@@ -151,12 +164,11 @@ CuResult event_query(CuEvent event) {
   return state->done >= state->recorded ? kSuccess : kNotReady;
 }
 CuResult event_synchronize(CuEvent event) {
-  CCL_MOCK_ENTER("cuEventSynchronize");
-  const EventState* const state = event_of(event);
-  if (state == nullptr) return kInvalidHandle;
-  while (state->done < state->recorded)
-    if (!progress()) return kNotReady;
-  return kSuccess;
+  {
+    CCL_MOCK_ENTER("cuEventSynchronize");
+    if (event_of(event) == nullptr) return kInvalidHandle;
+  }
+  return until([event] { return event_of(event)->done >= event_of(event)->recorded; });
 }
 CuResult event_elapsed(float* ms, CuEvent begin, CuEvent end) {
   CCL_MOCK_ENTER("cuEventElapsedTime");

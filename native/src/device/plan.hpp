@@ -4,8 +4,9 @@
 // Is not: bound to memory, streams or peers: one plan serves many calls of a program.
 //
 // Invariants
-//  - Ops of a channel stay in program order; channels are merged by op_id, the order in which the schedule's rows were written. Streams
-//    of a GPU may share a hardware queue, in which what was enqueued first must be able to end first.
+//  - Ops of a channel stay in program order; channels are merged by op_id, the order in which the schedule's rows were written: in most
+//    schedules a signal's row is before those that wait for it, so that streams may share a hardware queue. There are no more channels
+//    than such queues all the same.
 //  - A flag is written with values, not added to: each (peer, signal channel) is raised by one channel of this rank only.
 #pragma once
 
@@ -19,7 +20,7 @@
 
 namespace ccl_lab::device {
 
-inline constexpr std::size_t kMostChannels = 32;
+inline constexpr std::size_t kMostChannels = 8;  // hardware queues that a context has unless CUDA_DEVICE_MAX_CONNECTIONS says more
 
 struct StreamPlan {
   std::vector<std::uint32_t> order;   // indices into Program::ops()

@@ -243,9 +243,14 @@ void Session::fail(const Status& why) {
   neighbours_[static_cast<std::size_t>(rank_)].page->set_waited(kLetGo);
 }
 
+std::uint64_t Session::ended() const {
+  const Page& page = *neighbours_[static_cast<std::size_t>(rank_)].page;
+  return page.flag(page.ended_flag(0)).load(std::memory_order_acquire);
+}
+
 bool Session::idle() const {
   const Page& page = *neighbours_[static_cast<std::size_t>(rank_)].page;
-  return page.flag(page.ended_flag(0)).load(std::memory_order_acquire) >= scheduled_ && page.flag(page.begun_flag(1)).load(std::memory_order_acquire) == 0;
+  return ended() >= scheduled_ && page.flag(page.begun_flag(1)).load(std::memory_order_acquire) == 0;
 }
 
 // Whether anything in the page has changed since the last look: a sum that any write changes.
@@ -260,14 +265,14 @@ void Session::watch(std::int64_t now_ns, std::int64_t timeout_ns) {
   if (failure_.ok())
     if (Status status = options_.stopped ? options_.stopped() : Status(); !status.ok()) fail(status);
   const Page& page = *neighbours_[static_cast<std::size_t>(rank_)].page;
-  timeline_.harvest(page.flag(page.ended_flag(0)).load(std::memory_order_acquire));
+  timeline_.harvest(ended());
   if (idle()) {
     seen_ns_ = 0;
     return;
   }
   if (!failure_.ok()) return page.set_waited(kLetGo);
   // Until its own streams have come to it a call may take as long as the user's work before it.
-  const bool begun = page.flag(page.begun_flag(0)).load(std::memory_order_acquire) > page.flag(page.ended_flag(0)).load(std::memory_order_acquire) ||
+  const bool begun = page.flag(page.begun_flag(0)).load(std::memory_order_acquire) > ended() ||
                      page.flag(page.begun_flag(1)).load(std::memory_order_acquire) != 0;
   if (moved() || !begun || seen_ns_ == 0) seen_ns_ = now_ns;
   else if (now_ns - seen_ns_ > timeout_ns) fail(Status(Code::timeout, stuck(), rank_));

@@ -77,7 +77,9 @@ class Session {
   void watch(std::int64_t now_ns, std::int64_t timeout_ns);
   // Every call has ended; captured ones as far as replays are under way.
   bool idle() const;
+  // Runs that were enqueued, and those that have ended; captured ones do not count.
   std::uint64_t scheduled() const { return scheduled_; }
+  std::uint64_t ended() const;
   std::uint64_t scratch_bytes() const;
   std::size_t n_mappings() const { return importer_.n_mappings(); }
 
