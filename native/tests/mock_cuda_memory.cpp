@@ -171,7 +171,7 @@ CuResult ipc_open(DevicePtr* address, CuIpcHandle handle, unsigned) {
   std::memcpy(&words, &handle, sizeof words);
   if (words.pid == ::getpid() && words.process == here().pid) return kInvalidContext;  // a process opens no handle of its own
   for (auto& [base, range] : here().ranges)
-    if (range.kind == RangeKind::ipc && range.id == words.id) return ++range.opened, ++machine().alive["ipc"], *address = base, kSuccess;
+    if (range.kind == RangeKind::ipc && range.id == words.id && range.opened_from == words.pid + words.process) return ++range.opened, ++machine().alive["ipc"], *address = base, kSuccess;
   const std::string path = "/proc/" + std::to_string(words.pid) + "/fd/" + std::to_string(words.fd);
   FILE* const file = std::fopen(path.c_str(), "r+");
   if (file == nullptr) return kInvalidHandle;
@@ -181,7 +181,7 @@ CuResult ipc_open(DevicePtr* address, CuIpcHandle handle, unsigned) {
   std::fclose(file);
   if (data == nullptr) return kMapFailed;
   *address = reinterpret_cast<DevicePtr>(data);
-  here().ranges[*address] = {RangeKind::ipc, *address, words.size, data, words.device, words.id, nullptr, true, false, 1};
+  here().ranges[*address] = {RangeKind::ipc, *address, words.size, data, words.device, words.id, nullptr, true, false, 1, words.pid + words.process};
   ++machine().alive["ipc"];
   return kSuccess;
 }

@@ -41,6 +41,7 @@ struct Range {
   bool accessible = true;
   bool legacy_ipc = true;
   int opened = 1;
+  int opened_from = 0;  // the process whose memory it is
 };
 
 struct Process {

@@ -27,12 +27,17 @@ class Gpu:
     def __init__(self, ordinal: int = 0) -> None:
         devices.LIBRARY = LIBRARY
         self.library, self.ordinal = ctypes.CDLL(LIBRARY), ordinal
-        context, stream = ctypes.c_void_p(), ctypes.c_void_p()
+        self.context, stream = ctypes.c_void_p(), ctypes.c_void_p()
         self.ask("cuInit", ctypes.c_uint(0))
-        self.ask("cuDevicePrimaryCtxRetain", ctypes.byref(context), ctypes.c_int(ordinal))
-        self.ask("cuCtxPushCurrent_v2", context)
-        self.ask("cuStreamCreateWithPriority", ctypes.byref(stream), ctypes.c_uint(1), ctypes.c_int(0))
+        self.ask("cuDevicePrimaryCtxRetain", ctypes.byref(self.context), ctypes.c_int(ordinal))
+        self.here("cuStreamCreateWithPriority", ctypes.byref(stream), ctypes.c_uint(1), ctypes.c_int(0))
         self.stream = int(stream.value or 0)
+
+    def here(self, name: str, *arguments: Any) -> None:
+        """`ask`, in the context of this GPU."""
+        self.ask("cuCtxPushCurrent_v2", self.context)
+        self.ask(name, *arguments)
+        self.ask("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
 
     def ask(self, name: str, *arguments: Any) -> None:
         result = getattr(self.library, name)(*arguments)
@@ -55,7 +60,7 @@ class Array:
         self.gpu, self.shape, self.dtype = gpu, tuple(np.atleast_1d(shape).tolist()) if shape != () else (), np.dtype(dtype)
         self.nbytes = int(np.prod(self.shape)) * self.dtype.itemsize
         self.address, self.strides, self.read_only = ctypes.c_uint64(), None, False
-        gpu.ask("cuMemAlloc_v2", ctypes.byref(self.address), ctypes.c_size_t(max(self.nbytes, 1)))
+        gpu.here("cuMemAlloc_v2", ctypes.byref(self.address), ctypes.c_size_t(max(self.nbytes, 1)))
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -76,7 +81,7 @@ class Array:
         return self.view().copy()
 
     def free(self) -> None:
-        self.gpu.ask("cuMemFree_v2", self.address)
+        self.gpu.here("cuMemFree_v2", self.address)
 
 
 def values(comm: Any, rank: int, shape: Any, dtype: str, seed: int) -> np.ndarray:
@@ -224,9 +229,10 @@ def freed_memory(comm: Any) -> None:
     x = gpu.array(np.ones(64, np.float32))
     comm.all_reduce(x)
     gpu.synchronize()
+    out = gpu.array(shape=(64,), dtype="float32")
     if comm.rank == 0:
         x.free()
-    refused(comm, ccl.TransportError, "freed", lambda: comm.all_reduce(x, out=None if comm.rank else gpu.array(shape=(64,), dtype="float32")))
+    refused(comm, ccl.TransportError, "freed", lambda: comm.all_reduce(x, out=out))
     comm.reset()
     y = gpu.array(np.ones(64, np.float32))
     check(comm.all_reduce(y), np.full(64, comm.size, np.float32))
