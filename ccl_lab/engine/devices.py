@@ -136,8 +136,8 @@ class Devices:
         if not member.engine.node_complete:
             why = "the ranks are on several nodes" if member.topology.n_nodes > 1 else f"transport is {member.options.transport!r}"
             raise UnsupportedError(
-                f"arrays on a GPU, rank {rank}: {why}, and memory of GPUs moves between ranks of one node that share memory. Copy to the host "
-                "(x.cpu()) for collectives across nodes, or use transport='auto' on one node.",
+                f"arrays on a GPU, rank {rank}: {why}, and memory of GPUs moves between ranks of one node that share memory. Copy to "
+                "the host (x.cpu()) for collectives across nodes, or use transport='auto' on one node.",
                 rank=rank,
             )
 
@@ -187,7 +187,8 @@ class Devices:
             return f"arrays on a GPU: no ({error})"
         gpu = "" if self._session is None else f", here GPU {self._session.ordinal}"
         kernels = _core.device_kernels() or "none in this build: only what moves"
-        return f"arrays on a GPU: cuda{gpu} (copy engines, flags by stream memory operations; driver for CUDA {about['version']}, kernels {kernels})"
+        how = f"copy engines, flags by stream memory operations; driver for CUDA {about['version']}, kernels {kernels}"
+        return f"arrays on a GPU: cuda{gpu} ({how})"
 
     def memory(self) -> dict[str, int]:
         """Bytes of the GPU that this rank holds beyond the user's, and how many allocations of peers it has mapped."""
