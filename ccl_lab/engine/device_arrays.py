@@ -117,7 +117,7 @@ def _interface(value: Any, interface: dict[str, Any], what: str) -> DeviceArray:
     address, read_only = interface["data"]
     stream = interface.get("stream")
     if stream == 0:
-        raise UsageError(f"{what}: {type(value).__name__} names stream 0, which the interface forbids as ambiguous; 1 is the default stream.")
+        raise UsageError(f"{what}: {type(value).__name__} names stream 0, which the interface forbids; 1 is the default stream.")
     ordinal = getattr(getattr(value, "device", None), "id", None)
     return DeviceArray(value, int(address), shape, dtype, _stream(stream), ordinal, not read_only)
 
