@@ -45,6 +45,10 @@ def _missing_pyverbs() -> bool:
     return False
 
 
+def _toolkit(name: str) -> bool:
+    return bool(shutil.which(name) or shutil.which(name, path="/usr/local/cuda/bin:/opt/cuda/bin"))
+
+
 def _can_make_namespaces() -> bool:
     command = "ip link add type veth && ip link add type bridge"
     words = ["unshare", "--net", "sh", "-c", command]
@@ -60,6 +64,8 @@ CONDITIONS = {
     "no-mpirun": lambda: shutil.which("mpirun") is None,
     "no-torch": lambda: _missing_module("torch"),
     "no-gpu": lambda: not Path("/dev/nvidiactl").exists(),
+    "no-nvcc": lambda: not _toolkit("nvcc"),
+    "no-nvdisasm": lambda: not _toolkit("nvdisasm"),
     "no-rdma": lambda: not Path("/sys/class/infiniband").is_dir(),
     "no-rig": lambda: rig.obstacle() is not None,
     "no-pyverbs": _missing_pyverbs,
