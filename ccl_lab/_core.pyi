@@ -95,3 +95,20 @@ def build_info() -> dict: ...
 def rdma_nic_of(address: str) -> tuple[str, int, int]: ...               # (device, port, index of the GID) that has this address; UnsupportedError with what there is
 def rdma_library() -> None: ...                                          # loads libibverbs; UnsupportedError naming what is missing
 def rdma_spread(reach: str) -> dict[str, object]: ...                    # qps, segment_bytes, inflight, mode: same_zone, cross_zone or all_to_all
+
+class DevicePage:                   # what a rank shows the ranks of its node about its GPU; costs nothing before a GPU is used
+    def __init__(self, rank: int, n_ranks: int, n_signals: int) -> None: ...
+    fd: int
+    def clear(self) -> None: ...                                         # for a new epoch; nobody may use it
+
+class DeviceSession:                # collectives of one rank over memory of its GPU
+    def __init__(self, engine: Engine, page: DevicePage, peers: list[tuple[int, int, int]], ordinal: int, timeout_s: float, library: str = "") -> None: ...  # peers: (rank, pid, descriptor of its page)
+    ordinal: int
+    def call(self, program: Program, input: int, output: int, stream: int, *, coll_id: int, timeout_s: float) -> int: ...  # addresses, 0: none; the run's number, 0: captured. Returns when it is on the streams
+    def wait(self, number: int, timeout_s: float = -1.0) -> bool: ...
+    def ended(self, number: int) -> bool: ...
+    def check(self) -> None: ...                                         # raises why the session ended, if it did
+    def memory(self) -> dict[str, int]: ...
+
+def device_driver(library: str = "") -> dict[str, object]: ...           # version, gpus: [{ordinal, name, uuid, memory_bytes, capability, multiprocessors, copy_engines, stream_memory_ops, posix_handles, reaches}]; UnsupportedError
+def device_kernels() -> str: ...                                         # "sm_80 sm_90 sm_100 and PTX, by nvcc 13.0"; empty in a build without nvcc

@@ -24,6 +24,7 @@ from .. import config
 from ..errors import CclError
 from ..units import format_size
 from .arguments import add_json, print_result
+from .doctor_gpu import check_gpu_kernels, check_gpus
 from .doctor_rdma import check_libibverbs, check_memlock, check_pyverbs, check_rdma
 from .finding import Finding
 
@@ -128,14 +129,6 @@ def check_nics() -> Finding:
     )
 
 
-def check_gpu() -> Finding:
-    from ..topo import discover
-
-    found = [gpu.name for gpu in discover().gpus]
-    how = "a CUDA device, its driver, and torch built for it; the engine itself moves memory of the host"
-    return Finding("GPU", bool(found), ", ".join(found) or "no device", "computation of torch on a GPU", how)
-
-
 def check_package(name: str, needed_for: str, get: str) -> Finding:
     version = _version(name)
     return Finding(name, version is not None, version or "not installed", needed_for, get)
@@ -178,7 +171,8 @@ CHECKS: tuple[Callable[[], Finding], ...] = (
     check_libibverbs,
     check_memlock,
     check_pyverbs,
-    check_gpu,
+    check_gpus,
+    check_gpu_kernels,
     check_keys,
     lambda: check_package("numpy", "everything", "pip install numpy"),
     lambda: check_package("jupyterlab", "ccl-lab lab", "pip install 'ccl-lab[lab]'"),

@@ -38,6 +38,16 @@ def algorithm_of(collective: str, nbytes: int) -> str:
     return ALGORITHMS.get(collective, "one_pass")
 
 
+def driver(library: str | None = None) -> dict[str, Any]:
+    """Version of the CUDA driver and what it shows of its GPUs. Raises UnsupportedError, saying what is missing."""
+    return _core.device_driver(LIBRARY if library is None else library)
+
+
+def kernels() -> str:
+    """Which reduction kernels this build has for GPUs; empty where it was built without nvcc."""
+    return _core.device_kernels()
+
+
 class DeviceWork:
     """A collective on the streams of this rank's GPU. Later work on the stream of its arrays is behind it without waiting."""
 
@@ -182,12 +192,11 @@ class Devices:
         """Which way arrays on GPUs go, and why."""
         try:
             self._check_topology()
-            about = _core.device_driver(LIBRARY)
+            about = driver()
         except CclError as error:
             return f"arrays on a GPU: no ({error})"
         gpu = "" if self._session is None else f", here GPU {self._session.ordinal}"
-        kernels = _core.device_kernels() or "none in this build: only what moves"
-        how = f"copy engines, flags by stream memory operations; driver for CUDA {about['version']}, kernels {kernels}"
+        how = f"copy engines, flags by stream memory operations; driver for CUDA {about['version']}, kernels {kernels() or 'none'}"
         return f"arrays on a GPU: cuda{gpu} ({how})"
 
     def memory(self) -> dict[str, int]:

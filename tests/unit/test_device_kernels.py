@@ -1,4 +1,4 @@
-"""The reduction kernels of GPUs as nvcc compiles them, on a machine that needs no GPU: nothing spills, and memory is read 16 bytes at a time.
+"""The reduction kernels of GPUs as nvcc compiles them, without a GPU: nothing spills, and memory is read 16 bytes at a time.
 
 Is not: their arithmetic (native/tests/test_device_reduce.cpp runs the same body on the host).
 """
