@@ -205,4 +205,8 @@ class Devices:
 
     def close(self) -> None:
         """Waits for what is on the streams, and gives everything back; the next call begins anew."""
-        self._session = None
+        if self._session is not None:
+            self._session.close()
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()

@@ -149,6 +149,10 @@ void bind_device(nb::module_& m) {
            "captured. Addresses, 0 for none. Raises what went wrong; what goes wrong later is raised by the next call or wait.")
       .def("wait", &wait, "number"_a, "timeout_s"_a = -1.0, "True once that run has ended; False where the time passed before.")
       .def("ended", [](Runner& runner, std::uint64_t number) { return runner.ended(number); }, "number"_a)
+      .def("close", [](Runner& runner) {
+        nb::gil_scoped_release release;
+        runner.close();
+      })
       .def("check", [](Runner& runner) { ccl_lab::check(runner.failure()); }, "Raises why the session ended, if it did.")
       .def("memory", [](Runner& runner) {
         nb::dict found;

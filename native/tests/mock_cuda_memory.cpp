@@ -75,6 +75,7 @@ CuResult add_parts(DevicePtr base, std::uint64_t size, int device) {
 
 CuResult memory_allocate(DevicePtr* memory, std::size_t size) {
   CCL_MOCK_ENTER("cuMemAlloc_v2");
+  if (forbidden_by_capture()) return kCaptureUnsupported;
   const int device = current_device();
   if (size == 0) return kInvalidValue;
   if (machine().memory_used + size > machine().options.memory_bytes) return kOutOfMemory;
@@ -139,6 +140,7 @@ CuResult pointer_attribute(void* data, int attribute, DevicePtr address) {
 
 CuResult host_register(void* data, std::size_t size, unsigned) {
   CCL_MOCK_ENTER("cuMemHostRegister_v2");
+  if (forbidden_by_capture()) return kCaptureUnsupported;
   const DevicePtr address = reinterpret_cast<DevicePtr>(data) + kHostShift;
   if (here().ranges.contains(address)) return kHostAlreadyRegistered;
   here().ranges[address] = {RangeKind::host, address, size, static_cast<std::byte*>(data), 0, machine().number(), nullptr, true, false, 1};
@@ -159,6 +161,7 @@ CuResult host_device_pointer(DevicePtr* address, void* data, unsigned) {
 
 CuResult ipc_export(CuIpcHandle* handle, DevicePtr address) {
   CCL_MOCK_ENTER("cuIpcGetMemHandle");
+  if (forbidden_by_capture()) return kCaptureUnsupported;
   const Range* const range = here().at(address);
   if (range == nullptr || range->kind != RangeKind::memory || !range->legacy_ipc) return kInvalidValue;
   const IpcWords words{::getpid(), range->backing->fd, range->size, range->id, range->device, here().pid};
@@ -167,6 +170,7 @@ CuResult ipc_export(CuIpcHandle* handle, DevicePtr address) {
 }
 CuResult ipc_open(DevicePtr* address, CuIpcHandle handle, unsigned) {
   CCL_MOCK_ENTER("cuIpcOpenMemHandle_v2");
+  if (forbidden_by_capture()) return kCaptureUnsupported;
   IpcWords words{};
   std::memcpy(&words, &handle, sizeof words);
   if (words.pid == ::getpid() && words.process == here().pid) return kInvalidContext;  // a process opens no handle of its own
@@ -233,6 +237,7 @@ CuResult handle_import(CuHandle* handle, void* os, int) {
 }
 CuResult address_reserve(DevicePtr* address, std::size_t size, std::size_t, DevicePtr, unsigned long long) {
   CCL_MOCK_ENTER("cuMemAddressReserve");
+  if (forbidden_by_capture()) return kCaptureUnsupported;
   void* const place = ::mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   *address = reinterpret_cast<DevicePtr>(place);
   here().reserved[*address] = size;
@@ -250,6 +255,7 @@ CuResult address_free(DevicePtr address, std::size_t size) {
 }
 CuResult memory_map(DevicePtr at, std::size_t size, std::size_t, CuHandle handle, unsigned long long) {
   CCL_MOCK_ENTER("cuMemMap");
+  if (forbidden_by_capture()) return kCaptureUnsupported;
   const auto found = here().handles.find(handle);
   if (found == here().handles.end() || found->second->size != size) return kInvalidValue;
   if (map_fd(found->second->fd, size, reinterpret_cast<void*>(at)) == nullptr) return kMapFailed;

@@ -122,6 +122,8 @@ Process& here();  // of this thread's current context, or entered
 int entered();
 void set_fault(Process& process, const std::string& what);
 StreamState* stream_of(CuStream stream);
+// A capture is under way, and this thread has not said that it may allocate and map all the same.
+bool forbidden_by_capture();
 // The functions of kernels by name; null if there is none.
 const std::function<void(const void* arguments, std::uint64_t threads)>* kernel(const std::string& name);
 void enqueue(CuStream stream, Task task);

@@ -112,6 +112,12 @@ CuResult stream_capturing(CuStream stream, int* status) {
   *status = state->capture != 0 ? kCaptureActive : kCaptureNone;
   return kSuccess;
 }
+thread_local int mode_of_thread = 0;
+CuResult capture_mode(int* mode) {
+  std::swap(*mode, mode_of_thread);
+  return kSuccess;
+}
+// What may not be done by a thread in the middle of a capture, unless it has said so.
 CuResult memory_copy(DevicePtr to, DevicePtr from, std::size_t nbytes, CuStream stream) {
   CCL_MOCK_ENTER("cuMemcpyAsync");
   if (const CuResult bad = usable(stream_of(stream)); bad != kSuccess) return bad;
@@ -280,6 +286,16 @@ bool run_step(StreamState& stream, Task& task) {
 
 }  // namespace
 
+bool forbidden_by_capture() {
+  if (mode_of_thread == kCaptureRelaxed) return false;
+  for (auto& [id, graph] : machine().graphs) {
+    if (!graph.open) continue;
+    set_fault(here(), "a call that invalidates a capture");
+    return true;
+  }
+  return false;
+}
+
 StreamState* stream_of(CuStream stream) {
   if (stream == nullptr) return default_stream();
   const auto found = machine().streams.find(stream);
@@ -366,6 +382,7 @@ void fill_streams(Api& api) {
   api.stream_write = stream_write;
   api.stream_wait = stream_wait;
   api.stream_capturing = stream_capturing;
+  api.capture_mode = capture_mode;
   api.event_create = event_create;
   api.event_destroy = event_destroy;
   api.event_record = event_record;

@@ -1,9 +1,11 @@
 // The mock of CUDA as a library of that name: what a process of the tests loads in the place of libcuda.so.1.
 //
-// Is: the functions of the seam under the driver's names, and a thread that keeps the streams going. MOCK_GPUS devices, 2 unless set.
+// Is: the functions of the seam under the driver's names, those that a user's package calls besides, and a thread that keeps the
+//     streams going. MOCK_GPUS devices, 2 unless set.
 // Is not: for anything but tests; memory of its devices is memory of the host.
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <thread>
 
 #include "mock_cuda.hpp"
@@ -92,3 +94,28 @@ CCL_MOCK_EXPORT cuModuleLoadData(CuModule* a0, const void* a1) { return api().mo
 CCL_MOCK_EXPORT cuModuleUnload(CuModule a0) { return api().module_unload(a0); }
 CCL_MOCK_EXPORT cuModuleGetFunction(CuFunction* a0, CuModule a1, const char* a2) { return api().module_function(a0, a1, a2); }
 CCL_MOCK_EXPORT cuLaunchKernel(CuFunction a0, unsigned a1, unsigned a2, unsigned a3, unsigned a4, unsigned a5, unsigned a6, unsigned a7, CuStream a8, void** a9, void** a10) { return api().launch(a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10); }
+CCL_MOCK_EXPORT cuThreadExchangeStreamCaptureMode(int* a0) { return api().capture_mode(a0); }
+
+// What only users call.
+CCL_MOCK_EXPORT cuMemcpyHtoD_v2(DevicePtr to, const void* from, std::size_t nbytes) {
+  std::byte* const at = gpu::host_view(to);
+  return at == nullptr ? kInvalidValue : (std::memcpy(at, from, nbytes), kSuccess);
+}
+CCL_MOCK_EXPORT cuMemcpyDtoH_v2(void* to, DevicePtr from, std::size_t nbytes) {
+  const std::byte* const at = gpu::host_view(from);
+  return at == nullptr ? kInvalidValue : (std::memcpy(to, at, nbytes), kSuccess);
+}
+CCL_MOCK_EXPORT cuStreamBeginCapture_v2(CuStream stream, int) { return gpu::begin_capture(stream); }
+CCL_MOCK_EXPORT cuStreamEndCapture(CuStream stream, void** graph) {
+  int number = 0;
+  const CuResult result = gpu::end_capture(stream, &number);
+  *graph = reinterpret_cast<void*>(static_cast<std::intptr_t>(number));
+  return result;
+}
+CCL_MOCK_EXPORT cuGraphInstantiateWithFlags(void** made, void* graph, unsigned long long) {
+  *made = graph;
+  return kSuccess;
+}
+CCL_MOCK_EXPORT cuGraphLaunch(void* graph, CuStream stream) {
+  return gpu::launch_graph(static_cast<int>(reinterpret_cast<std::intptr_t>(graph)), stream);
+}

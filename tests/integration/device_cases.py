@@ -1,6 +1,6 @@
-"""What a rank of test_device_calls.py does: collectives on memory of GPUs that a mock of the driver plays, against the interpreter.
+"""What a rank of test_device_calls.py and of tests/gpu does: collectives on memory of GPUs, against numpy and the interpreter.
 
-Is: a module that rank processes import; arrays as cupy and numba show theirs, over the mock's library. Is not: tests.
+Is: a module that rank processes import; arrays as cupy and numba show theirs, over the driver's library or a mock of it. Is not: tests.
 Invariant: every rank makes the inputs of all ranks from the same numbers, so each knows what all must get.
 """
 
@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,8 +20,7 @@ from ccl_lab.engine import devices
 from ccl_lab.ir import collectives
 from ccl_lab.ir.interpret import interpret
 
-COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter", "all_to_all")
-LIBRARY = os.environ.get("MOCK_LIBCUDA", "")
+LIBRARY = os.environ.get("DEVICE_LIBRARY", "libcuda.so.1")
 
 
 class Gpu:
@@ -44,17 +46,30 @@ class Gpu:
         assert result == 0, (name, result)
 
     def synchronize(self) -> None:
-        self.ask("cuStreamSynchronize", ctypes.c_void_p(self.stream))
+        self.here("cuStreamSynchronize", ctypes.c_void_p(self.stream))
 
     def array(self, values: np.ndarray | None = None, shape: Any = None, dtype: Any = None) -> Array:
         made = Array(self, values.shape if values is not None else shape, values.dtype if values is not None else dtype)
         if values is not None:
-            made.view()[...] = values
+            made.write(values)
         return made
+
+    def copy(self, to: Array, source: Array) -> None:
+        """On the stream."""
+        self.here("cuMemcpyAsync", to.address, source.address, ctypes.c_size_t(source.nbytes), ctypes.c_void_p(self.stream))
+
+    def captured(self, calls: Any) -> Any:
+        """What `calls` puts on the stream, as a graph: call it to replay."""
+        stream, graph, made = ctypes.c_void_p(self.stream), ctypes.c_void_p(), ctypes.c_void_p()
+        self.here("cuStreamBeginCapture_v2", stream, ctypes.c_int(1))  # thread-local
+        calls()
+        self.here("cuStreamEndCapture", stream, ctypes.byref(graph))
+        self.here("cuGraphInstantiateWithFlags", ctypes.byref(made), graph, ctypes.c_ulonglong(0))
+        return lambda: self.here("cuGraphLaunch", made, stream)
 
 
 class Array:
-    """Memory of a GPU with `__cuda_array_interface__`. The mock's memory is at the same address for the host."""
+    """Memory of a GPU with `__cuda_array_interface__`."""
 
     def __init__(self, gpu: Gpu, shape: Any, dtype: Any) -> None:
         self.gpu, self.shape, self.dtype = gpu, tuple(np.atleast_1d(shape).tolist()) if shape != () else (), np.dtype(dtype)
@@ -72,16 +87,40 @@ class Array:
     def new_empty(self, shape: Any) -> Array:
         return Array(self.gpu, shape, self.dtype)
 
-    def view(self) -> np.ndarray:
-        memory = (ctypes.c_byte * self.nbytes).from_address(self.address.value)
-        return np.frombuffer(memory, self.dtype).reshape(self.shape)
+    def write(self, values: np.ndarray) -> None:
+        """At once: nothing on the stream may use it."""
+        held = np.ascontiguousarray(values, self.dtype)
+        self.gpu.here("cuMemcpyHtoD_v2", self.address, ctypes.c_void_p(held.ctypes.data), ctypes.c_size_t(self.nbytes))
 
     def read(self) -> np.ndarray:
         self.gpu.synchronize()
-        return self.view().copy()
+        held = np.empty(self.shape, self.dtype)
+        self.gpu.here("cuMemcpyDtoH_v2", ctypes.c_void_p(held.ctypes.data), self.address, ctypes.c_size_t(self.nbytes))
+        return held
 
     def free(self) -> None:
         self.gpu.here("cuMemFree_v2", self.address)
+
+
+class Bfloat16(Array):
+    """As torch shows it, since the interface has no name for the type."""
+
+    is_cuda = True
+
+    def __init__(self, gpu: Gpu, like: np.ndarray) -> None:
+        super().__init__(gpu, like.shape, like.dtype)
+        self.device = SimpleNamespace(index=gpu.ordinal)
+        cuda = SimpleNamespace(current_stream=lambda ordinal: SimpleNamespace(cuda_stream=gpu.stream))
+        sys.modules["torch"] = SimpleNamespace(cuda=cuda)  # type: ignore[assignment]
+
+    def is_contiguous(self) -> bool:
+        return True
+
+    def data_ptr(self) -> int:
+        return int(self.address.value)
+
+    def new_empty(self, shape: Any) -> Bfloat16:
+        return Bfloat16(self.gpu, np.empty(shape, self.dtype))
 
 
 def values(comm: Any, rank: int, shape: Any, dtype: str, seed: int) -> np.ndarray:
@@ -158,6 +197,58 @@ def every_algorithm(comm: Any) -> None:
     assert ran > 20, ran
 
 
+def replays(comm: Any) -> None:
+    """Two collectives in a graph, replayed on new inputs, replays behind each other, and calls as they come between them."""
+    gpu, n, r = Gpu(), comm.size, comm.rank
+    x = gpu.array(shape=(5000,), dtype="float32")
+    total, rows = gpu.array(shape=(5000,), dtype="float32"), gpu.array(shape=(n, 5000), dtype="float32")
+    x.write(values(comm, r, (5000,), "float32", 1))
+    comm.all_reduce(x, out=total)  # so that memory is mapped
+    comm.all_gather(total, out=rows)
+
+    def calls() -> None:
+        comm.all_reduce(x, out=total)
+        comm.all_gather(total, out=rows)
+
+    gpu.synchronize()
+    replay = gpu.captured(calls)
+    for turn in range(4):
+        every = [values(comm, rank, (5000,), "float32", 10 + turn) for rank in range(n)]
+        x.write(every[r])
+        for _ in range(turn + 1):
+            replay()
+        check(rows, np.broadcast_to(np.sum(every, axis=0, dtype="float32"), (n, 5000)))
+        check(comm.all_reduce(x, "max"), np.max(every, axis=0))
+
+
+def stream_order(comm: Any) -> None:
+    """What is before a call on its stream has happened, and what is behind it sees the result, though nobody waits."""
+    gpu, n, r = Gpu(), comm.size, comm.rank
+    rounds = [gpu.array(np.full(1 << 16, 10 * turn + r, np.float32)) for turn in range(6)]
+    x, kept = gpu.array(shape=(1 << 16,), dtype="float32"), [gpu.array(shape=(1 << 16,), dtype="float32") for _ in rounds]
+    for source, target in zip(rounds, kept, strict=True):
+        gpu.copy(x, source)
+        comm.all_reduce(x, out=x)
+        gpu.copy(target, x)
+    for turn, target in enumerate(kept):
+        check(target, np.full(1 << 16, 10 * turn * n + n * (n - 1) // 2, np.float32))
+
+
+def types_and_reductions(comm: Any) -> None:
+    """Every type and reduction, random bits of finite numbers: those of the host's collectives."""
+    gpu = Gpu()
+    for dtype in ("float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8"):
+        kind = collectives.numpy_dtype(dtype)
+        for op in ("sum", "prod", "min", "max", "avg") + (("band", "bor", "bxor") if kind.kind in "iu" else ()):
+            rng = np.random.default_rng(comm.rank)
+            mine = rng.normal(size=1001).astype(kind) if kind.kind not in "iu" else rng.integers(0, 127, 1001).astype(kind)
+            x = Bfloat16(gpu, mine) if dtype == "bfloat16" else Array(gpu, mine.shape, kind)
+            x.write(mine)
+            wanted = comm.all_reduce(mine, op)
+            found = comm.all_reduce(x, op).read()
+            assert found.tobytes() == wanted.tobytes(), (dtype, op)
+
+
 def works(comm: Any) -> None:
     """Asynchronous calls, memory, explain, and another epoch."""
     gpu, n = Gpu(), comm.size
@@ -179,8 +270,6 @@ def works(comm: Any) -> None:
 
 def trace_after(comm: Any) -> set[str]:
     """Kinds of spans of the last call; they come when the watching thread has seen its end."""
-    import time
-
     from ccl_lab.trace.columns import SpanKind
 
     kinds: set[str] = set()
@@ -260,6 +349,17 @@ def different_calls(comm: Any) -> None:
     refused(comm, ccl.UsageError, "ranks disagree about what they run", lambda: comm.all_reduce(x))
 
 
+def a_rank_dies(comm: Any) -> None:
+    """In the middle of calls: the others hear of it, by name."""
+    gpu = Gpu()
+    x = gpu.array(np.ones(64, np.float32))
+    check(comm.all_reduce(x), np.full(64, comm.size, np.float32))
+    if comm.rank == 1:
+        print("fine", flush=True)
+        os._exit(0)
+    refused(comm, ccl.PeerLostError, "rank 1", lambda: comm.all_reduce(x))
+
+
 def no_stream_operations(comm: Any) -> None:
     gpu = Gpu()
     x = gpu.array(np.ones(64, np.float32))
@@ -273,5 +373,3 @@ def no_driver(comm: Any) -> None:
     refused(comm, ccl.UnsupportedError, "does not load", lambda: comm.all_reduce(x))
     assert "arrays on a GPU: no (" in comm.explain()
 
-
-__all__ = ["COLLECTIVES", "collectives"]

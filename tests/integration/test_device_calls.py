@@ -33,7 +33,7 @@ def run_case(call: str, library: str, n: int = 3, **extra: str) -> None:
             device_cases.{call}
         print("fine")
     """
-    for status, output in launch(body, n=n, MOCK_LIBCUDA=library, **extra):
+    for status, output in launch(body, n=n, DEVICE_LIBRARY=library, **extra):
         assert status == 0 and "fine" in output, output
 
 
@@ -60,8 +60,14 @@ def test_schedules_of_the_planner_run_on_streams(library, n):
     run_case("every_algorithm(comm)", library, n=n)
 
 
+CASES = (
+    "works", "replays", "stream_order", "types_and_reductions", "wrong_arrays", "freed_memory", "a_rank_stays_away", "a_rank_dies",
+    "different_calls",
+)  # fmt: skip
+
+
 @needs_kernels
-@pytest.mark.parametrize("case", ["works", "wrong_arrays", "freed_memory", "a_rank_stays_away", "different_calls"])
+@pytest.mark.parametrize("case", CASES)
 def test_cases(library, case):
     run_case(f"{case}(comm)", library, n=2)
 

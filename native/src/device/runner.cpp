@@ -24,14 +24,20 @@ void pause(std::int64_t since_ns) {
 Runner::Runner(std::unique_ptr<Session> session, std::int64_t timeout_ns)
     : session_(std::move(session)), ordinal_(session_->ordinal()), timeout_ns_(timeout_ns), thread_([this] { watch(); }) {}
 
-Runner::~Runner() {
+Runner::~Runner() { close(); }
+
+void Runner::close() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
   }
   stopping_.notify_all();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
+  const std::lock_guard lock(mutex_);
+  session_.reset();
 }
+
+Status Runner::closed() { return Status(Code::usage, "this communicator's session on GPU " + std::to_string(ordinal_) + " is closed"); }
 
 void Runner::watch() {
   std::unique_lock lock(mutex_);
@@ -47,11 +53,13 @@ Status Runner::call(std::shared_ptr<const Program> program, const Buffers& buffe
   std::int64_t looked = begin;
   {
     const std::lock_guard lock(mutex_);
+    if (!session_) return closed();
     if (Status status = session_->begin(std::move(program), buffers, user, coll_id); !status.ok()) return status;
   }
   for (;;) {
     {
       const std::lock_guard lock(mutex_);
+      if (!session_) return closed();
       const std::uint64_t before = session_->scheduled();
       Result<bool> stepped = session_->step();
       if (!stepped.ok()) return stepped.status();
@@ -71,6 +79,7 @@ Status Runner::call(std::shared_ptr<const Program> program, const Buffers& buffe
       looked = now_ns();
       if (Status why = interrupted(); !why.ok()) {
         const std::lock_guard lock(mutex_);
+        if (!session_) return closed();
         session_->fail(why);
         return session_->failure();
       }
@@ -96,22 +105,22 @@ Result<bool> Runner::wait(std::uint64_t number, std::int64_t timeout_ns, const s
 
 bool Runner::ended(std::uint64_t number) {
   const std::lock_guard lock(mutex_);
-  return session_->ended() >= number;
+  return !session_ || session_->ended() >= number;
 }
 
 Status Runner::failure() {
   const std::lock_guard lock(mutex_);
-  return session_->failure();
+  return session_ ? session_->failure() : closed();
 }
 
 std::uint64_t Runner::scratch_bytes() {
   const std::lock_guard lock(mutex_);
-  return session_->scratch_bytes();
+  return session_ ? session_->scratch_bytes() : 0;
 }
 
 std::size_t Runner::n_mappings() {
   const std::lock_guard lock(mutex_);
-  return session_->n_mappings();
+  return session_ ? session_->n_mappings() : 0;
 }
 
 }  // namespace ccl_lab::device

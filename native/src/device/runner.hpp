@@ -37,9 +37,12 @@ class Runner {
   std::uint64_t scratch_bytes();
   std::size_t n_mappings();
   int ordinal() const { return ordinal_; }
+  // Until what is on the streams is through; then everything is given back. Idempotent; calls afterwards are errors.
+  void close();
 
  private:
   void watch();
+  Status closed();
 
   std::unique_ptr<Session> session_;
   int ordinal_;

@@ -69,7 +69,8 @@ inline constexpr unsigned kMemoryTypeDevice = 2;
 // Flags.
 inline constexpr unsigned kStreamNonBlocking = 1, kEventDefault = 0, kEventDisableTiming = 2, kIpcLazyPeerAccess = 1, kHostPortable = 1,
                           kHostDeviceMap = 2, kWaitGeq = 0, kWriteDefault = 0;
-inline constexpr int kHandlePosixFd = 1, kLocationDevice = 1, kAccessReadWrite = 3, kCaptureNone = 0, kCaptureActive = 1;
+inline constexpr int kHandlePosixFd = 1, kLocationDevice = 1, kAccessReadWrite = 3, kCaptureNone = 0, kCaptureActive = 1,
+                     kCaptureRelaxed = 2;
 
 // X(member, symbol, parameters): every function that is called.
 #define CCL_LAB_CUDA_CALLS(X)                                                                                              \
@@ -115,6 +116,7 @@ inline constexpr int kHandlePosixFd = 1, kLocationDevice = 1, kAccessReadWrite =
   X(stream_write, cuStreamWriteValue64_v2, (CuStream, DevicePtr, std::uint64_t, unsigned))                                 \
   X(stream_wait, cuStreamWaitValue64_v2, (CuStream, DevicePtr, std::uint64_t, unsigned))                                   \
   X(stream_capturing, cuStreamIsCapturing, (CuStream, int*))                                                               \
+  X(capture_mode, cuThreadExchangeStreamCaptureMode, (int*))                                                               \
   X(event_create, cuEventCreate, (CuEvent*, unsigned))                                                                     \
   X(event_destroy, cuEventDestroy_v2, (CuEvent))                                                                           \
   X(event_record, cuEventRecord, (CuEvent, CuStream))                                                                      \

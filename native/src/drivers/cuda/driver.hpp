@@ -63,7 +63,8 @@ class Context {
   CuContext context_;
 };
 
-// Makes a context current for as long as it lives. `status()` first: without it nothing else may be called.
+// Makes a context current for as long as it lives, and lets this thread map and allocate though somebody captures a graph, which the
+// driver otherwise takes for a mistake. `status()` first: without it nothing else may be called.
 class Scope {
  public:
   explicit Scope(const Context& context);
@@ -75,6 +76,7 @@ class Scope {
  private:
   const Api& api_;
   Status status_;
+  int capture_mode_ = kCaptureRelaxed;  // while this lives: that of before
 };
 
 // What a handle belongs to, and how it is given back: the base of the owners below.
