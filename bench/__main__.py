@@ -33,6 +33,7 @@ BENCHMARKS = (
     "overlap_live",
     "gpt_steps",
     "rdma",
+    "cuda",
     "validation",
     "sharing",
     "moe",

@@ -8,7 +8,6 @@ from __future__ import annotations
 import shutil
 from typing import Any
 
-from ..engine import devices
 from ..errors import CclError
 from ..units import format_size
 from .finding import Finding
@@ -48,9 +47,13 @@ def _problems(gpus: list[dict[str, Any]]) -> list[str]:
 def check_gpus(library: str | None = None) -> Finding:
     """The driver and its GPUs. library: of the driver, for tests."""
     try:
+        from ..engine import devices
+
         about = devices.driver(library)
     except CclError as error:
         return Finding("GPU", False, "no CUDA driver", NEEDED_FOR, str(error))
+    except ImportError as error:  # the engine is not built, which is a finding of its own
+        return Finding("GPU", False, "not looked at", NEEDED_FOR, str(error))
     gpus = about["gpus"]
     if not gpus:
         how = "look at CUDA_VISIBLE_DEVICES and nvidia-smi"
@@ -65,7 +68,13 @@ def check_gpus(library: str | None = None) -> Finding:
 
 def check_gpu_kernels() -> Finding:
     """The reduction kernels that this build carries, and nvcc."""
-    kernels, nvcc = devices.kernels(), shutil.which("nvcc")
+    try:
+        from ..engine import devices
+
+        kernels = devices.kernels()
+    except ImportError as error:
+        return Finding("GPU kernels", False, "not looked at", "reductions on GPUs", str(error))
+    nvcc = shutil.which("nvcc")
     if kernels:
         return Finding("GPU kernels", True, kernels, "reductions on GPUs")
     how = "build again (pip install, make build): nvcc is here now"

@@ -67,6 +67,9 @@ std::uint64_t on_default_stream();
 // Memory of the current process's device, as the host sees it (for tests to fill and read); and its end.
 std::byte* host_view(cuda::DevicePtr address);
 
+// As the driver's: until the stream is empty.
+cuda::CuResult synchronize(cuda::CuStream stream);
+
 // Capture of what is enqueued on the stream; replay on a stream of the same process.
 cuda::CuResult begin_capture(cuda::CuStream stream);
 cuda::CuResult end_capture(cuda::CuStream stream, int* graph);

@@ -60,12 +60,6 @@ CuResult stream_destroy(CuStream stream) {
   --machine().alive["stream"];
   return kSuccess;
 }
-CuResult stream_synchronize(CuStream stream) {
-  {
-    CCL_MOCK_ENTER("cuStreamSynchronize");
-  }
-  return until([stream] { return stream_of(stream)->tasks.empty(); });
-}
 CuResult stream_wait_event(CuStream stream, CuEvent event, unsigned) {
   CCL_MOCK_ENTER("cuStreamWaitEvent");
   StreamState* const state = stream_of(stream);
@@ -117,7 +111,7 @@ CuResult capture_mode(int* mode) {
   std::swap(*mode, mode_of_thread);
   return kSuccess;
 }
-// What may not be done by a thread in the middle of a capture, unless it has said so.
+
 CuResult memory_copy(DevicePtr to, DevicePtr from, std::size_t nbytes, CuStream stream) {
   CCL_MOCK_ENTER("cuMemcpyAsync");
   if (const CuResult bad = usable(stream_of(stream)); bad != kSuccess) return bad;
@@ -333,6 +327,10 @@ int waiting(int process) {
   return n;
 }
 
+CuResult synchronize(CuStream stream) {
+  return until([stream] { return stream_of(stream)->tasks.empty(); });
+}
+
 CuResult begin_capture(CuStream stream) {
   const std::lock_guard guard(machine().mutex);
   StreamState* const state = stream_of(stream);
@@ -377,7 +375,6 @@ void fill_streams(Api& api) {
   api.memory_copy = memory_copy;
   api.stream_create = stream_create;
   api.stream_destroy = stream_destroy;
-  api.stream_synchronize = stream_synchronize;
   api.stream_wait_event = stream_wait_event;
   api.stream_write = stream_write;
   api.stream_wait = stream_wait;

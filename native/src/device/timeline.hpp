@@ -33,7 +33,6 @@ class Timeline {
   void end(cuda::CuStream stream);
   // Spans of all runs up to `ended`.
   void harvest(std::uint64_t ended);
-  std::size_t open() const { return marks_.size(); }
 
  private:
   struct Mark {

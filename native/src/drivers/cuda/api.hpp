@@ -62,8 +62,8 @@ inline constexpr CuResult kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2, kNo
 inline constexpr int kMultiprocessors = 16, kAsyncEngines = 40, kUnifiedAddressing = 41, kCapabilityMajor = 75, kCapabilityMinor = 76,
                      kVirtualMemory = 102, kPosixHandles = 103, kStreamMemoryOps64 = 122;
 // CUpointer_attribute.
-inline constexpr int kPointerMemoryType = 2, kPointerBufferId = 7, kPointerDevice = 9, kPointerLegacyIpc = 10, kPointerRangeStart = 11,
-                     kPointerRangeSize = 12, kPointerMapped = 13, kPointerHandleTypes = 14, kPointerMappingSize = 18,
+inline constexpr int kPointerMemoryType = 2, kPointerBufferId = 7, kPointerDevice = 9, kPointerLegacyIpc = 10, kPointerMapped = 13,
+                     kPointerHandleTypes = 14, kPointerMappingSize = 18,
                      kPointerMappingBase = 19;
 inline constexpr unsigned kMemoryTypeDevice = 2;
 // Flags.
@@ -111,7 +111,6 @@ inline constexpr int kHandlePosixFd = 1, kLocationDevice = 1, kAccessReadWrite =
   X(memory_access, cuMemSetAccess, (DevicePtr, std::size_t, const CuAccess*, std::size_t))                                 \
   X(stream_create, cuStreamCreateWithPriority, (CuStream*, unsigned, int))                                                 \
   X(stream_destroy, cuStreamDestroy_v2, (CuStream))                                                                        \
-  X(stream_synchronize, cuStreamSynchronize, (CuStream))                                                                   \
   X(stream_wait_event, cuStreamWaitEvent, (CuStream, CuEvent, unsigned))                                                   \
   X(stream_write, cuStreamWriteValue64_v2, (CuStream, DevicePtr, std::uint64_t, unsigned))                                 \
   X(stream_wait, cuStreamWaitValue64_v2, (CuStream, DevicePtr, std::uint64_t, unsigned))                                   \
