@@ -69,6 +69,7 @@ class StoreJob(Job):
         options = options_of(timeout=timeout_s)
         launch = config.Launch(rank, size, -1, _own_address(store) if rank == 0 else "", 0, "a torch store")
         super().__init__(options, launch, StoreMeeting(store, options.start_timeout_s))
+        self._spoke.tell_aborts(self._aborted)
 
     @property
     def secret(self) -> bytes:
@@ -84,8 +85,8 @@ class StoreJob(Job):
         """Everybody's value, by rank."""
         return self._spoke.gather(name, value, self.member.options.start_timeout_s)
 
-    def _abort(self, error: CclError) -> None:
-        super()._abort(error)
+    def _aborted(self, error: CclError) -> None:
+        self.member.abort(error)
         self._told(error)
 
     def _hub_lost(self) -> None:

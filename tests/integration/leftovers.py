@@ -15,12 +15,17 @@ def _read(path: Path) -> str:
         return ""
 
 
+# What browser tests keep running in the same process; it starts and ends processes when it likes.
+BROWSING = ("chrom", "jupyter", "node")
+
+
 def children_of(pid: int) -> set[int]:
-    """All descendants of a process."""
+    """All descendants of a process, but for browsers, notebook servers and what these started."""
     found, todo = set(), [pid]
     while todo:
         for task in Path(f"/proc/{todo.pop()}/task").glob("*/children"):
             new = {int(child) for child in _read(task).split()} - found
+            new = {child for child in new if not _read(Path(f"/proc/{child}/comm")).startswith(BROWSING)}
             found |= new
             todo += new
     return found

@@ -213,14 +213,16 @@ Status Engine::set_nic(int nic, std::uint64_t bytes_per_s, bool up) {
   return result;
 }
 
+Status Engine::place(std::vector<std::uint8_t>& load_store, Placement& placement) {
+  if (Status status = run([&] { load_store = progress_.links().load_store(); }); !status.ok()) return status;
+  placement = {segment_->rank(), segment_->n_ranks(), n_channels_, load_store};
+  return {};
+}
+
 Result<std::shared_ptr<LoadedProgram>> Engine::compile(const ProgramSpec& spec) {
   std::vector<std::uint8_t> load_store;
-  if (Status status = run([&] { load_store = progress_.links().load_store(); }); !status.ok()) return status;
   Placement placement;
-  placement.rank = segment_->rank();
-  placement.n_ranks = segment_->n_ranks();
-  placement.n_channels = n_channels_;
-  placement.load_store = load_store;
+  if (Status status = place(load_store, placement); !status.ok()) return status;
   Result<Program> program = Program::compile(spec, placement);
   if (!program.ok()) return program.status();
   for (const Op& op : program->ops())

@@ -138,6 +138,8 @@ class Engine {
   Status usable() const;
   Status check_memory(const Program& program, bool fused, BufferView input, BufferView output) const;
   Status check_links(LoadedProgram& program);
+  // Where programs of this rank run now; `placement` looks into `load_store`.
+  Status place(std::vector<std::uint8_t>& load_store, Placement& placement);
   Result<std::unique_ptr<Stream>> make_stream(const Program& program, std::shared_ptr<const Computation> how) const;
   Status bind(LoadedProgram& program, BufferView input, BufferView output, Binding& binding, Memory& memory);
   Status bind(const Exchange& exchange, const ExchangeBuffers& buffers, Binding& binding, Memory& memory) const;

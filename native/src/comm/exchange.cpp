@@ -7,12 +7,8 @@ namespace ccl_lab {
 
 Result<std::shared_ptr<LoadedExchange>> Engine::compile(ExchangeSpec spec) {
   std::vector<std::uint8_t> load_store;
-  if (Status status = run([&] { load_store = progress_.links().load_store(); }); !status.ok()) return status;
   Placement placement;
-  placement.rank = segment_->rank();
-  placement.n_ranks = segment_->n_ranks();
-  placement.n_channels = n_channels_;
-  placement.load_store = load_store;
+  if (Status status = place(load_store, placement); !status.ok()) return status;
   Result<std::shared_ptr<Exchange>> exchange = Exchange::create(std::move(spec), placement);
   if (!exchange.ok()) return exchange.status();
   auto loaded = std::make_shared<LoadedExchange>();
