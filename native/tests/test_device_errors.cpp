@@ -247,10 +247,10 @@ TEST(schedules_that_streams_cannot_run_are_refused) {
 }
 
 TEST(ops_are_timed_by_the_gpu_in_the_clock_of_the_host) {
-  std::vector<std::byte> ring(kSpanRingHeaderBytes + 1024 * kSpanBytes);
+  alignas(64) static std::byte ring[kSpanRingHeaderBytes + 1024 * kSpanBytes];
   std::atomic<std::uint32_t> on{1};
   DeviceRanks ranks(2);
-  ranks.spans = {SpanWriter(ring.data(), 1024, &on), SpanWriter()};
+  ranks.spans = {SpanWriter(ring, 1024, &on), SpanWriter()};
   CHECK_OK(ranks.open());
   const std::int64_t before = now_ns();
   for (int turn = 0; turn < 3; ++turn) {
@@ -258,7 +258,7 @@ TEST(ops_are_timed_by_the_gpu_in_the_clock_of_the_host) {
     ranks.settle();
   }
   const std::int64_t after = now_ns();
-  SpanReader reader(ring.data(), 1024);
+  SpanReader reader(ring, 1024);
   std::vector<SpanRecord> spans(reader.available());
   spans.resize(reader.drain(spans.data(), spans.size()));
   CHECK_EQ(spans.size(), 3 * check::compiled(check::direct_all_reduce(0, 2, kBlock, DType::float32, RedOp::sum, false))->ops().size());
