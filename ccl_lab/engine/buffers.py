@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import DtypeError, ShapeError
+from ..errors import DtypeError, ShapeError, UnsupportedError
 from ..ir import collectives
 from . import device_arrays
 
@@ -22,17 +22,28 @@ if TYPE_CHECKING:
 MAX_POOLED = 8
 
 
-def as_array(value: Any, what: str, *, writable: bool = False) -> Any:
-    """A contiguous array over the memory of `value` (numpy array, DLPack object or buffer), not a copy; a DeviceArray on a GPU.
+def array_of(value: Any, what: str, *, writable: bool = False) -> Any:
+    """`as_array`, or a DeviceArray where `value` is memory of a GPU."""
+    array = None if isinstance(value, np.ndarray) else device_arrays.find(value, what)
+    if array is None:
+        return as_array(value, what, writable=writable)
+    if writable and not array.flags.writeable:
+        raise _read_only(what)
+    return array
 
-    Raises DtypeError if the type is unsupported, ShapeError if the memory is not contiguous or not writable.
+
+def as_array(value: Any, what: str, *, writable: bool = False) -> np.ndarray:
+    """A contiguous array over the memory of `value` (numpy array, DLPack object or buffer), not a copy.
+
+    Raises DtypeError if the type is unsupported, ShapeError if the memory is not contiguous or not writable, UnsupportedError for
+    memory of a GPU.
     """
     if isinstance(value, np.ndarray):
         array = value
-    elif (array := device_arrays.find(value, what)) is not None:
-        if writable and not array.flags.writeable:
-            raise ShapeError(f"{what}: the memory is read-only; pass a writable array as out=.")
-        return array
+    elif device_arrays.find(value, what) is not None:
+        raise UnsupportedError(
+            f"{what} is memory of a GPU, which only the plain collectives of a Communicator take; copy it to the host (x.cpu(), x.get())."
+        )
     elif hasattr(value, "__dlpack__"):
         try:
             array = np.from_dlpack(value)
@@ -55,8 +66,12 @@ def as_array(value: Any, what: str, *, writable: bool = False) -> Any:
             "pass np.ascontiguousarray(x)."
         )
     if writable and not array.flags.writeable:
-        raise ShapeError(f"{what}: the memory is read-only; pass a writable array as out=.")
+        raise _read_only(what)
     return array
+
+
+def _read_only(what: str) -> ShapeError:
+    return ShapeError(f"{what}: the memory is read-only; pass a writable array as out=.")
 
 
 def as_bytes(array: np.ndarray) -> np.ndarray:

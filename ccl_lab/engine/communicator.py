@@ -24,7 +24,7 @@ from ..planner import plan
 from ..trace import Trace
 from ..verifier import verify
 from . import verbs
-from .buffers import Registered, Staging, as_array, as_bytes, same_memory
+from .buffers import Registered, Staging, array_of, as_bytes, same_memory
 from .compute import Call, Computing, computes
 from .device_arrays import on_device
 from .devices import Devices
@@ -80,14 +80,14 @@ class Communicator(Exchanging):
             out = self._fresh(x)
         if not options and self._directly(_ALL_REDUCE, x, out, op):
             return out
-        array = as_array(x, "x")
+        array = array_of(x, "x")
         return self._call("all_reduce", array, self._out(out, array.shape, array), redop=op, **options)
 
     def all_gather(self, x: Any, *, out: Any = None, **options: Any) -> Any:
         """Every rank gets all x, stacked by rank: shape [size, *x.shape]."""
         if not options and out is not None and self._directly(_ALL_GATHER, x, out):
             return out
-        array = as_array(x, "x")
+        array = array_of(x, "x")
         return self._call(
             "all_gather", array, self._out(out, (self.size, *array.shape), array), **options
         )
@@ -96,7 +96,7 @@ class Communicator(Exchanging):
         """Rank r gets the reduction of x[r]; x has shape [size, ...]."""
         if not options and out is not None and self._directly(_REDUCE_SCATTER, x, out, op):
             return out
-        array = blocked(as_array(x, "x"), self.rank, self.size)
+        array = blocked(array_of(x, "x"), self.rank, self.size)
         return self._call(
             "reduce_scatter", array, self._out(out, array.shape[1:], array), redop=op, **options
         )
@@ -105,39 +105,39 @@ class Communicator(Exchanging):
         """Every rank gets the root's x; on other ranks x gives shape and dtype and is overwritten unless `out` is given."""
         if not options and self._directly(_BROADCAST, x, x if out is None else out, "sum", root):
             return x if out is None else out
-        array = as_array(x, "x", writable=out is None and self.rank != root)
+        array = array_of(x, "x", writable=out is None and self.rank != root)
         in_place = out is None and array.flags.writeable  # a root may have its values in memory that cannot be written
         target = array if in_place else self._out(out, array.shape, array)
         return self._call("broadcast", array if self.rank == root else None, target, root=root, **options)
 
     def reduce(self, x: Any, root: int = 0, op: str = "sum", *, out: Any = None, **options: Any) -> Any:
         """The root gets the reduction of all x; other ranks get None."""
-        array = as_array(x, "x")
+        array = array_of(x, "x")
         target = self._out(out, array.shape, array) if self.rank == root else None
         return self._call("reduce", array, target, redop=op, root=root, **options)
 
     def gather(self, x: Any, root: int = 0, *, out: Any = None, **options: Any) -> Any:
         """The root gets all x, stacked by rank: shape [size, *x.shape]; other ranks get None."""
-        array = as_array(x, "x")
+        array = array_of(x, "x")
         target = self._out(out, (self.size, *array.shape), array) if self.rank == root else None
         return self._call("gather", array, target, root=root, **options)
 
     def scatter(self, x: Any, root: int = 0, *, out: Any, **options: Any) -> Any:
         """Rank r gets x[r] of the root in `out`; x is ignored on other ranks (pass None)."""
-        target = as_array(out, "out", writable=True)
-        source = blocked(as_array(x, "x"), self.rank, self.size) if self.rank == root else None
+        target = array_of(out, "out", writable=True)
+        source = blocked(array_of(x, "x"), self.rank, self.size) if self.rank == root else None
         return self._call("scatter", source, target, root=root, **options)
 
     def all_to_all(self, x: Any, *, out: Any = None, **options: Any) -> Any:
         """Rank r gets x[r] of every rank, by rank; x and the result have shape [size, ...]."""
         if not options and out is not None and self._directly(_ALL_TO_ALL, x, out):
             return out
-        array = blocked(as_array(x, "x"), self.rank, self.size)
+        array = blocked(array_of(x, "x"), self.rank, self.size)
         return self._call("all_to_all", array, self._out(out, array.shape, array), **options)
 
     def all_to_allv(self, x: Any, counts: Any, *, out: Any = None, **options: Any) -> Any:
         """counts[d] elements of the flat x go to rank d; returns what came, by rank, flat. Ranks exchange their counts first."""
-        array = as_array(x, "x").reshape(-1)
+        array = array_of(x, "x").reshape(-1)
         mine = np.ascontiguousarray(counts, np.int64)
         if mine.shape != (self.size,) or (mine < 0).any() or mine.sum() != array.size:
             raise ShapeError(
@@ -153,7 +153,7 @@ class Communicator(Exchanging):
         """Sends x to `peer`, which calls recv."""
         if not options and self._directly(_SEND_RECV, x, None, "sum", self.rank, peer):
             return None
-        return self._call("send_recv", as_array(x, "x"), None, root=self.rank, peer=other(peer, self.rank, self.size), **options)
+        return self._call("send_recv", array_of(x, "x"), None, root=self.rank, peer=other(peer, self.rank, self.size), **options)
 
     def recv(self, out: Any, peer: int, **options: Any) -> Any:
         """Receives into `out` what `peer` sends."""
@@ -162,7 +162,7 @@ class Communicator(Exchanging):
         return self._call(
             "send_recv",
             None,
-            as_array(out, "out", writable=True),
+            array_of(out, "out", writable=True),
             root=other(peer, self.rank, self.size),
             peer=self.rank,
             **options,
@@ -193,8 +193,8 @@ class Communicator(Exchanging):
         added (None: it only reads them), and sources are flat views. What it raises ends the run on all ranks. Or
         Emulated(durations).
         """
-        source = None if x is None else as_array(x, "x").reshape(-1)
-        target = None if out is None else as_array(out, "out", writable=True)
+        source = None if x is None else array_of(x, "x").reshape(-1)
+        target = None if out is None else array_of(out, "out", writable=True)
         layout = layout_of(schedule, self.rank, source, target, counts)
         redop = redop or schedule.redop
         if compute is None and not computes(schedule):
@@ -392,7 +392,7 @@ class Communicator(Exchanging):
 
     def _fresh(self, x: Any) -> np.ndarray:
         """A new array like `x`, in registered memory where staging would cost more than taking it."""
-        array = x if isinstance(x, np.ndarray) else as_array(x, "x")
+        array = x if isinstance(x, np.ndarray) else array_of(x, "x")
         return self._out(None, array.shape, array)
 
     def _out(self, out: Any, shape: tuple[int, ...], like: Any) -> Any:
@@ -404,7 +404,7 @@ class Communicator(Exchanging):
             if nbytes < REGISTERED_FROM:
                 return np.empty(shape, dtype)
             return self._member.empty(nbytes)[1][:nbytes].view(dtype).reshape(shape)
-        array = as_array(out, "out", writable=True)
+        array = array_of(out, "out", writable=True)
         if array.size != int(np.prod(shape)) or array.dtype != dtype:
             raise ShapeError(
                 f"out on rank {self.rank}: expected {dtype} of shape {shape}, found {array.dtype} of shape {array.shape}.",

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from ccl_lab.engine import device_arrays
-from ccl_lab.engine.buffers import as_array
-from ccl_lab.errors import DtypeError, ShapeError, UsageError
+from ccl_lab.engine.buffers import array_of, as_array
+from ccl_lab.errors import DtypeError, ShapeError, UnsupportedError, UsageError
 
 
 class Tensor:
@@ -47,22 +47,22 @@ def interface(**changes):
 
 
 def test_tensors(torch_streams):
-    array = as_array(Tensor(), "x")
+    array = array_of(Tensor(), "x")
     assert (array.address, array.shape, array.dtype.name, array.nbytes) == (0x7000, (2, 3), "bfloat16", 12)
     assert (array.stream, array.ordinal) == (0x52, 2)
     assert device_arrays.on_device(array) and array.fresh((8,)).owner.shape == (8,)
     with pytest.raises(ShapeError, match=r"x.contiguous\(\)"):
-        as_array(Tensor(contiguous=False), "x")
+        array_of(Tensor(contiguous=False), "x")
     with pytest.raises(DtypeError, match="complex64"):
-        as_array(Tensor(dtype="torch.complex64"), "x")
+        array_of(Tensor(dtype="torch.complex64"), "x")
 
 
 def test_the_interface():
-    array = as_array(interface(), "x")
+    array = array_of(interface(), "x")
     assert (array.address, array.size, array.stream, array.ordinal) == (0x9000, 20, 7, None)
-    assert as_array(interface(stream=None), "x").stream == as_array(interface(stream=1), "x").stream == 0
-    assert as_array(interface(strides=(20, 4)), "x").size == 20
-    assert as_array(array, "x") is array and array.reshape(-1).shape == (20,)
+    assert array_of(interface(stream=None), "x").stream == array_of(interface(stream=1), "x").stream == 0
+    assert array_of(interface(strides=(20, 4)), "x").size == 20
+    assert array_of(array, "x") is array and array.reshape(-1).shape == (20,)
     for changes, error, words in (
         ({"strides": (4, 16)}, ShapeError, "contiguous"),
         ({"typestr": "<c8"}, DtypeError, "complex64"),
@@ -70,9 +70,9 @@ def test_the_interface():
         ({"mask": object()}, DtypeError, "masked"),
     ):
         with pytest.raises(error, match=words):
-            as_array(interface(**changes), "x")
+            array_of(interface(**changes), "x")
     with pytest.raises(ShapeError, match="read-only"):
-        as_array(interface(data=(0x9000, True)), "out", writable=True)
+        array_of(interface(data=(0x9000, True)), "out", writable=True)
     with pytest.raises(UsageError, match="pass out="):
         array.fresh((1,))
 
@@ -92,13 +92,19 @@ def test_dlpack_of_a_gpu():
             return host.__dlpack__()
 
     shown = Shown()
-    array = as_array(shown, "x")
+    array = array_of(shown, "x")
     assert (array.address, array.shape, array.dtype.name, shown.asked) == (host.ctypes.data, (2, 3), "float64", 1)
 
 
 def test_arrays_of_the_host_are_not_on_a_device():
     assert device_arrays.find(np.zeros(3), "x") is None
-    assert isinstance(as_array(np.zeros(3), "x"), np.ndarray)
+    assert isinstance(array_of(np.zeros(3), "x"), np.ndarray)
     import torch
 
-    assert isinstance(as_array(torch.zeros(3), "x"), np.ndarray)
+    assert isinstance(array_of(torch.zeros(3), "x"), np.ndarray)
+
+
+def test_what_only_works_on_the_host_says_so(torch_streams):
+    for made in (Tensor(), interface()):
+        with pytest.raises(UnsupportedError, match=r"x is memory of a GPU.*copy it to the host"):
+            as_array(made, "x")
