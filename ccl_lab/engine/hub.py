@@ -48,7 +48,7 @@ class Hub:
         self._left: set[int] = set()
         self.lost: set[int] = set()
         self._gone = threading.Condition()
-        self._aborted = False
+        self._abort: Message | None = None  # what was told in this epoch
         self._closed = False
         self._selector = selectors.DefaultSelector()
         self._wake_r, self._wake_w = socket.socketpair()
@@ -63,8 +63,11 @@ class Hub:
             raise ConnectError(f"rank {rank} joined twice, or is not one of {self.n_ranks}.", rank=rank)
         # A rank that is stopped must not stop the hub: a send that waits this long gives the rank up.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_TIMEOUT_S, 0))
-        self._locks[rank] = threading.Lock()
-        self._sockets[rank] = sock
+        with self._telling:  # it hears every abort from now on, and the one that was told before it came
+            self._locks[rank] = threading.Lock()
+            self._sockets[rank] = sock
+            if self._abort and rank in self.members:
+                self.send(rank, self._abort)
         self._selector.register(sock, selectors.EVENT_READ, rank)
         self._wake()
 
@@ -102,7 +105,7 @@ class Hub:
         """From now on only `members` count, in this order; tells each its message. Others are no longer heard."""
         with self._telling:
             outside = set(self._sockets) - set(members) - self.lost
-            self.members, self.n_ranks, self._aborted = members, len(members), False
+            self.members, self.n_ranks, self._abort = members, len(members), None
             self._gathers.clear()
             for member in members:
                 self.send(member, messages[member])
@@ -115,15 +118,15 @@ class Hub:
     def abort(self, error: CclError) -> bool:
         """Tells every rank to stop with `error`; False if an earlier reason was told in this epoch."""
         with self._telling:
-            if self._aborted:
+            if self._abort:
                 return False
-            self._aborted = True
-            self.broadcast({"t": "abort", "error": error.to_wire()})
+            self._abort = {"t": "abort", "error": error.to_wire()}
+            self.broadcast(self._abort)
             return True
 
     def new_epoch(self) -> None:
         """After a reset of all ranks: the next abort counts again."""
-        self._aborted = False
+        self._abort = None
 
     def wait_left(self, timeout_s: float) -> bool:
         """True when every rank has said goodbye or is gone."""

@@ -96,20 +96,24 @@ def test_taken_port_names_address_and_remedy(door):
 
 
 class Star:
-    """A hub and its spokes in one process."""
+    """A hub of `n` ranks and the spokes of the first `here` of them (all, unless told) in one process."""
 
-    def __init__(self, n):
+    def __init__(self, n, here=None):
         self.aborts = [[] for _ in range(n)]
         self.hub = hub.Hub(n)
         self.spokes, self.sockets = [], []
-        for rank in range(n):
-            ours, theirs = socket.socketpair()
-            self.hub.add(rank, ours)
-            spoke = hub.Spoke(theirs, on_lost=lambda: None)
-            spoke.tell_aborts(self.aborts[rank].append)
-            spoke.start()
-            self.spokes.append(spoke)
-            self.sockets.append(theirs)
+        for _ in range(n if here is None else here):
+            self.join()
+
+    def join(self):
+        rank = len(self.spokes)
+        ours, theirs = socket.socketpair()
+        self.hub.add(rank, ours)
+        spoke = hub.Spoke(theirs, on_lost=lambda: None)
+        spoke.tell_aborts(self.aborts[rank].append)
+        spoke.start()
+        self.spokes.append(spoke)
+        self.sockets.append(theirs)
 
     def close(self):
         for spoke in self.spokes:
@@ -121,8 +125,8 @@ class Star:
 def star():
     stars = []
 
-    def make(n):
-        stars.append(Star(n))
+    def make(n, here=None):
+        stars.append(Star(n, here))
         return stars[-1]
 
     yield make
@@ -156,6 +160,26 @@ def test_who_comes_after_an_abort_hears_of_it_at_once(star):
     wait_for(lambda: s.aborts[0])
     s.spokes[0].tell_aborts(late.append)
     assert [str(e) for e in late] == ["first"]
+
+
+def test_a_rank_added_after_an_abort_hears_of_it(star):
+    s = star(3, here=2)
+    s.sockets[1].shutdown(socket.SHUT_RDWR)
+    wait_for(lambda: s.aborts[0])
+    s.join()
+    wait_for(lambda: s.aborts[2])
+    assert isinstance(s.aborts[2][0], PeerLostError) and s.aborts[2][0].rank == 1
+
+
+def test_a_rank_added_in_the_next_epoch_hears_of_no_old_abort(star):
+    s = star(3, here=2)
+    s.spokes[1].abort(AbortedError("first", rank=1))
+    wait_for(lambda: s.aborts[0])
+    s.hub.new_epoch()
+    s.join()
+    assert s.hub.send(2, {"t": "abort", "error": AbortedError("second", rank=0).to_wire()})
+    wait_for(lambda: s.aborts[2])
+    assert [str(e) for e in s.aborts[2]] == ["second"]
 
 
 def test_first_abort_reason_wins_everywhere(star):
