@@ -64,7 +64,7 @@ class Registry {
     std::uint64_t nbytes = 0;
     int times = 0;
   };
-  static constexpr std::uint64_t kLeastBytes = 32 * 1024;
+  static constexpr std::uint64_t kLeastBytes = 128 * 1024;  // below it the ends of a noticed buffer cost more than its stages
   static constexpr std::size_t kMostNoticed = 512;
   static constexpr std::size_t kSeen = 64;
 
