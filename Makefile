@@ -16,11 +16,14 @@ BENCH_ARGS ?=
 FUZZ_INPUTS ?= 1000000
 SECONDS ?= 60
 SEED ?= 1
-SANITIZERS ?= address undefined thread
+SANITIZERS ?= address,undefined thread
 
 BIN := $(VENV)/bin
 DEPS := $(VENV)/.ccl_lab_deps
 BUILT := $(VENV)/.ccl_lab_built
+# One folder for native tests and for the programs that Python tests run (tests/native_build.py has the same options).
+CONFIGURE = PATH="$(abspath $(BIN)):$$PATH" cmake -S native -B build/tests -G Ninja -DCMAKE_BUILD_TYPE=Release \
+  -DCCL_LAB_TESTS=ON -DCCL_LAB_BENCH=ON -DCCL_LAB_BIND=OFF >/dev/null
 NATIVE := $(shell find native -type f \( -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name 'CMakeLists.txt' -o -name '*.cmake' \))
 
 .PHONY: lab demo test test-native native-tests rig test-rdma build bench clean fuzz fuzz-faults soak sanitize
@@ -63,19 +66,19 @@ fuzz: build
 
 # Seeded faults on the virtual network for SECONDS, from SEED on; a failing seed prints how to see it again.
 fuzz-faults: $(DEPS)
-	@PATH="$(abspath $(BIN)):$$PATH" cmake -S native -B build/tests -G Ninja -DCMAKE_BUILD_TYPE=Release -DCCL_LAB_TESTS=ON -DCCL_LAB_BIND=OFF >/dev/null
+	@$(CONFIGURE)
 	PATH="$(abspath $(BIN)):$$PATH" cmake --build build/tests --target fuzz_faults -- --quiet
 	build/tests/tests/fuzz_faults --seconds $(SECONDS) --first-seed $(SEED)
 
 # Eight hours of random faults in virtual time, ten minutes live.
 soak: build
-	@PATH="$(abspath $(BIN)):$$PATH" cmake -S native -B build/tests -G Ninja -DCMAKE_BUILD_TYPE=Release -DCCL_LAB_TESTS=ON -DCCL_LAB_BIND=OFF >/dev/null
+	@$(CONFIGURE)
 	PATH="$(abspath $(BIN)):$$PATH" cmake --build build/tests --target fuzz_faults -- --quiet
 	build/tests/tests/fuzz_faults --soak-hours 8
 	$(BIN)/python -m bench soak
 
 native-tests: $(DEPS)
-	@PATH="$(abspath $(BIN)):$$PATH" cmake -S native -B build/tests -G Ninja -DCMAKE_BUILD_TYPE=Release -DCCL_LAB_TESTS=ON -DCCL_LAB_BIND=OFF >/dev/null
+	@$(CONFIGURE)
 	PATH="$(abspath $(BIN)):$$PATH" cmake --build build/tests -- --quiet
 
 test-native: native-tests
