@@ -64,7 +64,7 @@ class HeldStream:
         self._watch = Watch(self.native, failed)
 
     def pinned(self, nbytes: int) -> np.ndarray:
-        """u8 memory of the host that GPU and NICs read and write; `run` gives it back. Raises RegistrationError where none can be pinned."""
+        """u8 memory of the host that GPU and NICs read and write; `run` gives it back. RegistrationError where none can be pinned."""
         size = max(LEAST_BYTES, 1 << max(nbytes - 1, 0).bit_length())
         with self._lock:
             self._collect()

@@ -108,7 +108,7 @@ class Staged:
         rank, size = self._member.rank, self._member.topology.n_ranks
         array = device_arrays.find(x, "x")
         if array is None:
-            raise UsageError(f"x of all_to_allv_dynamic on rank {rank} is memory of the host, its counts are on a GPU: pass x on it too.", rank=rank)
+            raise _apart("x", "its counts are", rank)
         shape, target = self._shape(array, lengths, capacity, out, rank, size)
         native, _ = comm._shape(shape)
         held = self._open(array)
@@ -160,7 +160,7 @@ class Staged:
             raise exchange.no_rows(rank)
         target = None if out is None else device_arrays.find(out, "out")
         if out is not None and target is None:
-            raise UsageError(f"out of all_to_allv_dynamic on rank {rank} is memory of the host, x is on a GPU: pass both on one GPU.", rank=rank)
+            raise _apart("out", "x is", rank)
         if target is not None:
             exchange.check_out(target, array, size, capacity, rank)
             capacity = target.shape[1]
@@ -214,3 +214,9 @@ class Staged:
         held, self._held = self._held, None
         if held is not None:
             held.close()
+
+
+def _apart(what: str, others: str, rank: int) -> UsageError:
+    return UsageError(
+        f"{what} of all_to_allv_dynamic on rank {rank} is memory of the host, {others} on a GPU: pass all of it on one GPU.", rank=rank
+    )

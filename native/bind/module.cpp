@@ -15,6 +15,7 @@ void bind_segment(nb::module_& m);
 void bind_engine(nb::module_& m);
 void bind_device(nb::module_& m);
 void bind_stage(nb::module_& m);
+void bind_device_reduce(nb::module_& m);
 void bind_sim(nb::module_& m);
 void bind_sharing(nb::module_& m);
 void bind_sim_scale(nb::module_& m);
@@ -47,6 +48,7 @@ NB_MODULE(_core, m) {
   bind_engine(m);
   bind_device(m);
   bind_stage(m);
+  bind_device_reduce(m);
   bind_sim(m);
   bind_sharing(m);
   bind_sim_scale(m);

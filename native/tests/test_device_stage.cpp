@@ -1,4 +1,5 @@
 // The host holds a stream: runs in the order of the user's stream, engines behind it, calls of the driver that fail, GPUs that go.
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <thread>
@@ -13,7 +14,6 @@
 
 using namespace ccl_lab;
 using device::Hold;
-using device::Stage;
 using device::Staged;
 namespace gpu = ccl_lab::check::gpu;
 
@@ -48,7 +48,7 @@ struct Rank {
     options.watched = watched;
     options.stopped = std::move(stopped);
     options.timeout_ns = 1'000'000'000;
-    Result<std::shared_ptr<Stage>> made = Stage::open(gpu::api(), 0, options);
+    Result<std::shared_ptr<device::Stage>> made = device::Stage::open(gpu::api(), 0, options);
     status = made.status();
     if (!made.ok()) return;
     stage = *made;
@@ -84,7 +84,7 @@ struct Rank {
 
   Status status;
   std::unique_ptr<HostMemory> host = std::make_unique<HostMemory>();
-  std::shared_ptr<Stage> stage;
+  std::shared_ptr<device::Stage> stage;
   std::shared_ptr<cuda::Context> context;
   cuda::DeviceMemory x, out;
   cuda::Stream user;
@@ -319,7 +319,7 @@ struct Pair {
       device::StageOptions options;
       options.rank = static_cast<int>(rank);
       options.stopped = [segment = engines[rank]->segment()] { return segment->aborted() ? segment->abort_status() : Status(); };
-      stages.push_back(std::move(Stage::open(gpu::api(), 0, options)).value());
+      stages.push_back(std::move(device::Stage::open(gpu::api(), 0, options)).value());
       users.push_back(std::move(cuda::make_stream(context)).value());
       const check::Columns columns = check::ring_all_gather(static_cast<int>(rank), 2, kBytes);
       programs.push_back(std::move(engines[rank]->compile(columns.spec())).value());
@@ -348,7 +348,7 @@ struct Pair {
 
   std::vector<std::shared_ptr<Engine>> engines;
   std::shared_ptr<cuda::Context> context;
-  std::vector<std::shared_ptr<Stage>> stages;
+  std::vector<std::shared_ptr<device::Stage>> stages;
   std::vector<cuda::Stream> users;
   std::vector<std::shared_ptr<LoadedProgram>> programs;
   std::vector<std::shared_ptr<Block>> host;

@@ -292,7 +292,7 @@ def refused(comm: Any, error: type[Exception], words: str, call: Any) -> None:
 
 
 def staged_works(comm: Any) -> None:
-    """Where the host runs the collective: asynchronous calls, explain, memory, order of streams, calls of the host between, another epoch."""
+    """Where the host runs the collective: works, explain, memory, order of streams, calls of the host between, another epoch."""
     gpu, n = Gpu(), comm.size
     x = gpu.array(np.full(1 << 16, 1.0, np.float32))
     assert "through pinned memory" in comm.explain(), comm.explain()
@@ -302,9 +302,8 @@ def staged_works(comm: Any) -> None:
     assert work.done() and "done" in repr(work)
     assert comm.memory()["pinned_bytes"] >= 2 * x.nbytes
     stream_order(comm)
-    if n > 1:
-        refused(comm, ccl.UnsupportedError, "cannot be captured in a graph", lambda: gpu.captured(lambda: comm.all_reduce(x)))
-        comm.reset()
+    gpu.captured(lambda: refused(comm, ccl.UnsupportedError, "cannot be captured in a graph", lambda: comm.all_reduce(x, out=x)))
+    comm.reset()
     check(comm.all_reduce(gpu.array(np.ones(64, np.float32))), np.full(64, n, np.float32))
 
 
@@ -338,9 +337,12 @@ class Gate:
         self.address = address
 
     def shut(self) -> None:
+        """From here on; the stream has gone through it before."""
+        self.word[0] = 0
         self.gpu.here("cuStreamWaitValue64_v2", ctypes.c_void_p(self.gpu.stream), self.address, ctypes.c_uint64(1), ctypes.c_uint(0))
 
     def open(self) -> None:
+        """For good, until it is shut again."""
         self.word[0] = 1
 
 
@@ -349,6 +351,7 @@ def dynamic(comm: Any) -> None:
     from exchange_cases import routing, sizes  # type: ignore[import-not-found]
 
     gpu, n, r = Gpu(), comm.size, comm.rank
+    gate = Gate(gpu)
     for seed in range(6):
         rng = np.random.default_rng(seed)
         route = routing(rng, n, ("any", "runs", "nobody")[seed % 3])
@@ -358,7 +361,6 @@ def dynamic(comm: Any) -> None:
         wanted = comm.all_to_allv_dynamic(x, lengths, ids, blocks, capacity=capacity)
         place = gpu.array(shape=lengths.shape, dtype=np.int64)
         place.write(np.full(lengths.shape, -1))  # nothing that could be sent
-        gate = Gate(gpu)
         gate.shut()
         gpu.copy(place, gpu.array(lengths))
         out = gpu.array(np.full((n, capacity, 3), 7, x.dtype)) if seed % 2 else None
