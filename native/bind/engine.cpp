@@ -184,12 +184,13 @@ class Lent {
 };
 
 BoundWork start(const std::shared_ptr<Engine>& engine, const std::shared_ptr<LoadedProgram>& program, nb::handle input,
-                nb::handle output, std::uint32_t coll_id, double timeout_s, std::shared_ptr<const Computation> compute) {
+                nb::handle output, std::uint32_t coll_id, double timeout_s, std::shared_ptr<const Computation> compute,
+                std::shared_ptr<ccl_lab::Stall> stall) {
   const Lent source(input, false);
   const Lent target(output, true);
   const bool caller_waits = compute != nullptr && compute->device == ccl_lab::Device::caller;
   const auto go = [&] {
-    return engine->start(program, source.view(), target.view(), coll_id, timeout_s, caller_waits, std::move(compute));
+    return engine->start(program, source.view(), target.view(), coll_id, timeout_s, caller_waits, std::move(compute), std::move(stall));
   };
   return {released(go), engine};
 }
@@ -292,6 +293,7 @@ void bind_work(nb::module_& m) {
 }  // namespace
 
 void bind_engine(nb::module_& m) {
+  nb::class_<ccl_lab::Stall>(m, "Stall", "What holds a collective until a stream of a GPU has come to it.");
   bind_computation(m);
   bind_work(m);
   nb::class_<Engine> engine(m, "Engine", "One rank: memory, links to peers and what drives its collectives.");
@@ -338,7 +340,8 @@ void bind_engine(nb::module_& m) {
            "Starts and waits in one call, driven by this thread: (begin_ns, end_ns). Raises the error it ended in. None where "
            "a buffer is not registered, or, with `apart`, both are the same memory.")
       .def("start", &start, "program"_a, "input"_a.none(), "output"_a.none(), nb::kw_only(), "coll_id"_a, "timeout_s"_a,
-           "compute"_a.none() = nb::none())
+           "compute"_a.none() = nb::none(), "stall"_a.none() = nb::none(),
+           "With a stall it begins when the stream of a GPU has come to it, and ends by letting that go on.")
       .def("abort",
            [](Engine& e, int code, const std::string& reason, int culprit) {
              e.abort(ccl_lab::code_from(code), reason, culprit);

@@ -324,7 +324,7 @@ Result<std::unique_ptr<Stream>> Engine::make_stream(const Program& program, std:
 
 Result<std::shared_ptr<Work>> Engine::start(const std::shared_ptr<LoadedProgram>& program, BufferView input,
                                             BufferView output, std::uint32_t coll_id, double timeout_s, bool caller_waits,
-                                            std::shared_ptr<const Computation> computation) {
+                                            std::shared_ptr<const Computation> computation, std::shared_ptr<Stall> stall) {
   if (Status status = ready(); !status.ok()) return status;
   if (!program->fused)
     if (Status status = check_links(*program); !status.ok()) return status;
@@ -333,7 +333,9 @@ Result<std::shared_ptr<Work>> Engine::start(const std::shared_ptr<LoadedProgram>
   Binding binding;
   Memory memory;
   if (Status status = bind(*program, input, output, binding, memory); !status.ok()) return status;
-  return push(make_work(program, binding, std::move(memory), coll_id, timeout_s, std::move(stream).value()), caller_waits);
+  std::shared_ptr<Work> work = make_work(program, binding, std::move(memory), coll_id, timeout_s, std::move(stream).value());
+  work->set_stall(std::move(stall));
+  return push(std::move(work), caller_waits);
 }
 
 std::shared_ptr<Work> Engine::make_work(const std::shared_ptr<LoadedProgram>& program, const Binding& binding, Memory memory,

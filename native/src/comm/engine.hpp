@@ -103,16 +103,17 @@ class Engine {
 
   Result<std::shared_ptr<LoadedProgram>> compile(const ProgramSpec& spec);
   // With `caller_waits` nothing moves until wait() or hand_over() is called. `computation`: who does the compute ops, where
-  // the program has any.
+  // the program has any. `stall`: of a GPU's stream, which the work waits for and which waits for it.
   Result<std::shared_ptr<Work>> start(const std::shared_ptr<LoadedProgram>& program, BufferView input, BufferView output,
                                       std::uint32_t coll_id, double timeout_s, bool caller_waits = false,
-                                      std::shared_ptr<const Computation> computation = nullptr);
+                                      std::shared_ptr<const Computation> computation = nullptr, std::shared_ptr<Stall> stall = nullptr);
   // An exchange whose counts are read when it starts, and the program that names its ways. All but the counts is fixed.
   Result<std::shared_ptr<LoadedExchange>> compile(ExchangeSpec spec);
   // `counts` stay where they are until the work has ended. `handles`: by place in the group, where in its arena the receive
   // buffer of that rank begins; empty: they are asked for.
   Result<std::shared_ptr<Work>> start(const LoadedExchange& exchange, const ExchangeBuffers& buffers, const Counts& counts,
-                                      std::span<const std::uint64_t> handles, std::uint32_t coll_id, double timeout_s, bool caller_waits);
+                                      std::span<const std::uint64_t> handles, std::uint32_t coll_id, double timeout_s, bool caller_waits,
+                                      std::shared_ptr<Stall> stall = nullptr);
   // Drives until the work has ended; false if `timeout_s` (negative: for ever) passed before.
   bool wait(const Work& work, double timeout_s);
   // The same for callers that have to look after something now and then: returns early where a signal came, and nothing

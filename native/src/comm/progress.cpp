@@ -15,6 +15,7 @@ namespace ccl_lab {
 
 namespace {
 
+constexpr std::int64_t kStallNs = 100'000;  // how often a stall is asked
 constexpr std::int64_t kLingerNs = 500'000'000;  // of a rank that closes, for what a NIC still has to send
 
 std::string seconds_text(double seconds) {
@@ -80,12 +81,24 @@ int Progress::step() {
   return did;
 }
 
+// Whether what comes next waits for a stream of a GPU still. What waits behind it does not use up its time.
+bool Progress::held_back() {
+  Stall* const stall = queue_.front()->stall();
+  if (stall == nullptr) return false;
+  const Result<bool> started = stall->started();
+  if (!started.ok()) stop(started.status());
+  else if (started.value()) held_until_ns_ = now_ns_;
+  return !started.ok() || !started.value();
+}
+
 bool Progress::begin_next() {
+  if (held_back()) return stopped_;
   // Another thread may be in a direct call; its collective comes first.
   if (queue_.front()->fused() && !local_->take()) return false;
   current_ = std::move(queue_.front());
   queue_.pop();
   current_->begin(now_ns_);
+  current_->not_before(held_until_ns_);
   own_->control().coll_id.store(current_->coll_id(), std::memory_order_relaxed);
   set_state(EngineState::running);
   if (current_->fused()) {
@@ -353,6 +366,7 @@ void Progress::wait_set(std::vector<pollfd>& descriptors, std::int64_t& wake_ns)
   if (stopped_) return;
   links_.wait_set(descriptors, wake_ns);
   if (!jobs_.empty()) wake_ns = 0;
+  if (current_ == nullptr && !queue_.empty() && queue_.front()->stall() != nullptr) wake_ns = std::min(wake_ns, now_ns_ + kStallNs);
   if (current_ == nullptr) return;
   wake_ns = std::min(wake_ns, current_->deadline_ns());
   if (stream() != nullptr) wake_ns = std::min(wake_ns, stream()->due_ns());
@@ -363,6 +377,7 @@ void Progress::reset(std::uint16_t epoch) {
   now_ns_ = now_ns();
   if (busy()) stop(Status(Code::aborted, "rank " + std::to_string(own_->rank()) + " was reset", own_->rank()));
   epoch_ = epoch;
+  held_until_ns_ = 0;
   links_.reset(epoch);
   local_->reset(epoch);
   jobs_.clear();

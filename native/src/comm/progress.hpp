@@ -76,6 +76,7 @@ class Progress {
   Inbox inbox() const { return {own_->signals(), own_->ready_slots()}; }
   Status check_lost(const Program& program) const;
   bool begin_next();
+  bool held_back();
   Stream* stream() const { return current_ == nullptr ? nullptr : current_->stream(); }
   int take_computed();
   Status compute(const Post& post);
@@ -109,6 +110,7 @@ class Progress {
   std::vector<Stream::Partition> computed_;
   std::uint64_t n_news_ = 0;
   std::int64_t now_ns_ = 0;
+  std::int64_t held_until_ns_ = 0;  // when a stall let a work begin, the last time
   std::uint16_t epoch_ = 0;
   bool stopped_ = false;
   bool on_time_ = false;  // what is posted now waited for a partition only
