@@ -41,6 +41,7 @@ _NAMES = {
     "Communicator": ".engine",
     "Emulated": ".engine",
     "Matmul": ".engine",
+    "Window": ".engine",
     "Work": ".engine",
     "Run": ".engine",
     "init": ".engine",
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from .engine import Emulated as Emulated
     from .engine import Matmul as Matmul
     from .engine import Run as Run
+    from .engine import Window as Window
     from .engine import Work as Work
     from .engine import World as World
     from .engine import empty as empty

@@ -33,6 +33,7 @@ using ccl_lab::Mode;
 using ccl_lab::ProgramSpec;
 using ccl_lab::Status;
 using ccl_lab::Work;
+using ccl_lab::wait_interruptibly;
 
 template <class T>
 using Column = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -195,26 +196,6 @@ BoundWork start(const std::shared_ptr<Engine>& engine, const std::shared_ptr<Loa
   return {released(go), engine};
 }
 
-// True once it has ended. Without the GIL, in slices, so that Ctrl-C gets through: at once while asleep, else soon.
-bool wait_interruptibly(Engine& engine, const Work& work, double timeout_s) {
-  constexpr double kSliceS = 0.1;
-  const double deadline = static_cast<double>(ccl_lab::now_ns()) * 1e-9 + timeout_s;
-  for (;;) {
-    const double left = timeout_s < 0 ? kSliceS : deadline - static_cast<double>(ccl_lab::now_ns()) * 1e-9;
-    bool ended = false;
-    {
-      nb::gil_scoped_release release;
-      ended = engine.wait_slice(work, std::clamp(left, 0.0, kSliceS));
-    }
-    if (ended) return true;
-    const bool interrupted = PyErr_CheckSignals() != 0;
-    if (!interrupted && (timeout_s < 0 || left > 0)) continue;
-    engine.hand_over();
-    if (interrupted) throw nb::python_error();
-    return false;
-  }
-}
-
 bool wait(const BoundWork& bound, double timeout_s) {
   if (!bound.work->done() && !wait_interruptibly(*bound.engine, *bound.work, timeout_s)) return false;
   ccl_lab::check(bound.work->status());
@@ -270,6 +251,7 @@ void bind_local(nb::class_<Engine>& engine);
 void bind_rails(nb::class_<Engine>& engine);
 void bind_rdma(nb::module_& m, nb::class_<Engine>& engine);
 void bind_exchange(nb::module_& m, nb::class_<Engine>& engine);
+void bind_window(nb::module_& m, nb::class_<Engine>& engine);
 
 namespace {
 
@@ -301,6 +283,7 @@ void bind_engine(nb::module_& m) {
   bind_rails(engine);
   bind_rdma(m, engine);
   bind_exchange(m, engine);
+  bind_window(m, engine);
   engine
       .def(nb::new_(&make_engine), "rank"_a, "node_of"_a, nb::kw_only(), "n_channels"_a = 256, "n_nics"_a = 1,
            "arena_bytes"_a = std::uint64_t{1} << 36, "trace_spans"_a = 65536, "spin_us"_a = 20, "transport"_a = "auto", "ranks_on_host"_a = 0,

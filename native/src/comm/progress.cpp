@@ -35,6 +35,7 @@ Progress::Progress(std::shared_ptr<RankSegment> own, std::vector<std::int32_t> n
     : own_(std::move(own)),
       spans_(*own_),
       links_(own_, std::move(node_of), mode, &spans_),
+      windows_(own_, links_, spans_),
       local_(local),
       baselines_(own_->n_ranks(), own_->signals().n_channels()),
       lost_(static_cast<std::size_t>(own_->n_ranks())) {
@@ -52,6 +53,12 @@ Status Progress::check_lost(const Program& program) const {
 Status Progress::check(const Program& program) const {
   if (Status status = check_lost(program); !status.ok()) return status;
   return links_.check(program);
+}
+
+Status Progress::post(const std::shared_ptr<Sided>& op) {
+  if (own_->aborted() && !stopped_) stop(own_->abort_status());
+  if (stopped_) return own_->abort_status();
+  return windows_.post(op, lost_);
 }
 
 int Progress::step() {
@@ -75,6 +82,7 @@ int Progress::step() {
   did += jobs_.poll(completions_);
   if (did > 0) now_ns_ = now_ns();  // bytes were moved: what follows begins now
   did += handle_events();
+  did += windows_.settle(completions_);
   if (current_ == nullptr && !queue_.empty() && !stopped_ && begin_next()) ++did;
   if (current_ != nullptr) did += current_->fused() ? drive_fused() : drive();
   completions_.clear();
@@ -257,6 +265,7 @@ int Progress::handle_events() {
     const auto peer = static_cast<std::size_t>(event.peer);
     if (peer >= lost_.size()) continue;
     if (lost_[peer].ok()) lost_[peer] = event.status;
+    windows_.lost(event.peer, lost_[peer]);
     if (current_ == nullptr || current_->fused() || !executor_.needs(event.peer, inbox())) continue;
     executor_.fail(std::move(event.status));
   }
@@ -346,6 +355,7 @@ void Progress::stop(Status reason) {
   if (!first) reason = own_->abort_status();
   stopped_ = true;
   set_state(EngineState::stopped);
+  windows_.stop(reason);
   jobs_.clear();
   completions_.clear();
   if (current_ != nullptr) {
@@ -379,6 +389,7 @@ void Progress::reset(std::uint16_t epoch) {
   epoch_ = epoch;
   held_until_ns_ = 0;
   links_.reset(epoch);
+  windows_.reset(epoch);
   local_->reset(epoch);
   jobs_.clear();
   completions_.clear();

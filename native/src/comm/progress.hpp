@@ -24,6 +24,7 @@
 #include "comm/jobs.hpp"
 #include "comm/links.hpp"
 #include "comm/local.hpp"
+#include "comm/windows.hpp"
 #include "comm/work.hpp"
 #include "exec/executor.hpp"
 #include "trace/ring.hpp"
@@ -42,6 +43,10 @@ class Progress {
 
   Links& links() { return links_; }
   const Links& links() const { return links_; }
+  Windows& windows() { return windows_; }
+  const Windows& windows() const { return windows_; }
+  // An op of a window; ok: it goes on by itself, or has ended already.
+  Status post(const std::shared_ptr<Sided>& op);
   // Before and after a sleep on the doorbell: ranks of the node ring it only in between. False: nothing to take back.
   bool announce_sleep() const {
     const bool waits = current_ != nullptr && current_->fused();
@@ -57,11 +62,11 @@ class Progress {
   int step();
   // What to sleep on after a step that did nothing.
   void wait_set(std::vector<pollfd>& descriptors, std::int64_t& wake_ns) const;
-  bool busy() const { return current_ != nullptr || !queue_.empty(); }
+  bool busy() const { return current_ != nullptr || !queue_.empty() || windows_.busy(); }
   // Works, or what they left behind, still need somebody to step.
   bool outstanding() const { return busy() || links_.unsent(); }
-  // Grows when a work has ended, or a partition waits for its caller.
-  std::uint64_t n_news() const { return n_news_; }
+  // Grows when a work or an op of a window has ended, or a partition waits for its caller.
+  std::uint64_t n_news() const { return n_news_ + windows_.n_ended(); }
   // What comes next may be a moment in time, which nothing but a timer tells.
   bool on_the_clock() const { return stream() != nullptr && stream()->due_ns() != Stream::kNever; }
   // When the last step began.
@@ -97,6 +102,7 @@ class Progress {
   std::shared_ptr<RankSegment> own_;
   SpanWriter spans_;
   Links links_;
+  Windows windows_;
   Jobs jobs_;
   Local* local_;
   Baselines baselines_;

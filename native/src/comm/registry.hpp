@@ -46,6 +46,8 @@ class Registry {
   // range again counts, and as many removals end it.
   Status add(void* data, std::uint64_t nbytes);
   Status remove(void* data);
+  // Where in the arena the bytes lie; -1 unless all of them are on pages that were registered by add().
+  std::int64_t offset_of(const void* data, std::uint64_t nbytes) const;
   std::size_t size() const { return entries_.size(); }
   std::uint64_t registered_bytes() const;
 

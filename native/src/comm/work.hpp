@@ -28,6 +28,7 @@
 #include "base/stall.hpp"
 #include "base/status.hpp"
 #include "comm/arena.hpp"
+#include "comm/goal.hpp"
 #include "comm/stream.hpp"
 #include "exec/exchange.hpp"
 #include "exec/executor.hpp"
@@ -68,7 +69,7 @@ struct ExchangeRun {
   std::vector<KnownPeer> known;       // handles; empty: peers say where their memory is
 };
 
-class Work {
+class Work final : public Goal {
  public:
   Work(std::shared_ptr<LoadedProgram> program, const Binding& binding, Memory memory, std::uint32_t coll_id,
        std::int64_t deadline_ns, double timeout_s, std::unique_ptr<Stream> stream = nullptr)
@@ -79,17 +80,15 @@ class Work {
         deadline_ns_(deadline_ns),
         timeout_s_(timeout_s),
         stream_(std::move(stream)) {}
-  Work(const Work&) = delete;
-  Work& operator=(const Work&) = delete;
 
-  bool done() const { return done_.load(std::memory_order_acquire); }
+  bool done() const override { return done_.load(std::memory_order_acquire); }
   // Only once done.
   const Status& status() const { return status_; }
   std::int64_t begin_ns() const { return begin_ns_.load(std::memory_order_relaxed); }
   std::int64_t end_ns() const { return end_ns_.load(std::memory_order_relaxed); }
 
   // The caller that waits is wanted: it has ended, or a partition of the caller's computation is to be done.
-  bool calls() const { return done() || (stream_ != nullptr && stream_->calls()); }
+  bool calls() const override { return done() || (stream_ != nullptr && stream_->calls()); }
   // Where it computes; else null.
   Stream* stream() const { return stream_.get(); }
   // Null where it has no SCRATCH.
