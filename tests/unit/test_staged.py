@@ -23,7 +23,7 @@ class Stage:
         self.pinned: list[tuple[int, int]] = []
         self.runs: list[Any] = []
         self.given_up: list[tuple[Any, ...]] = []
-        self.done, self.closed = 0, False
+        self.done, self.closed, self.drained = 0, False, True
         self.error: Exception | None = None
         self.failed = threading.Event()
 
@@ -46,8 +46,9 @@ class Stage:
         if self.error:
             raise self.error
 
-    def close(self) -> None:
+    def close(self) -> bool:
         self.closed = True
+        return self.drained
 
 
 @pytest.fixture
@@ -133,6 +134,16 @@ def test_a_failure_is_told_though_nobody_waits(opened):
     native.failed.set()
     assert heard.wait(60)
     assert told == [native.error]
+
+
+def test_what_a_late_stream_may_use_is_kept(opened, monkeypatch):
+    stream, native, _, _ = opened
+    monkeypatch.setattr(held, "_KEPT", [])
+    memory, kept = stream.pinned(1), SimpleNamespace()
+    stream.run(0, [], [], [memory], lambda hold: None, kept)
+    native.drained = False
+    stream.close()
+    assert held._KEPT[0][1][0] is memory and held._KEPT[0][2][0] is kept
 
 
 def test_closing_ends_the_watch_and_tells_nobody(opened):
