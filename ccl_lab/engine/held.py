@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 LEAST_BYTES = 1 << 16  # of a piece of pinned memory: whole pages
 LOOK_S = 0.1
+_KEPT: list[Any] = []  # of runs to which a stream did not come in time: it may still use their memory
 
 
 class Watch:
@@ -112,6 +113,7 @@ class HeldStream:
     def close(self) -> None:
         """Waits for what is on the stream, and gives everything back."""
         self._watch.close()
-        self.native.close()
+        if not self.native.close():
+            _KEPT.extend(self._running)
         self._running.clear()
         self._free.clear()

@@ -45,7 +45,8 @@ class Staged:
     @property
     def session(self) -> Any:
         """What knows which runs have ended."""
-        assert self._held is not None
+        if self._held is None:
+            raise UsageError(f"on rank {self._member.rank} this call was made before a reset, or the end, of its communicator.")
         return self._held.native
 
     def call(

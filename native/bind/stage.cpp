@@ -83,6 +83,6 @@ void bind_stage(nb::module_& m) {
            "timeout_s"_a, "True once it has failed.")
       .def("close", [](const std::shared_ptr<Stage>& stage) {
         nb::gil_scoped_release release;
-        stage->close();
-      });
+        return stage->close();
+      }, "Gives everything back once the stream is through; False where it was not in time, and may still use what it was given.");
 }

@@ -42,12 +42,13 @@ struct HostMemory {
 
 // A stage, a stream of the user, and memory on both sides.
 struct Rank {
-  explicit Rank(bool watched = false, std::function<Status()> stopped = nullptr) {
+  explicit Rank(bool watched = false, std::function<Status()> stopped = nullptr, std::int64_t drain_ns = 30'000'000'000) {
     device::StageOptions options;
     options.rank = 3;
     options.watched = watched;
     options.stopped = std::move(stopped);
     options.timeout_ns = 1'000'000'000;
+    options.drain_ns = drain_ns;
     Result<std::shared_ptr<device::Stage>> made = device::Stage::open(gpu::api(), 0, options);
     status = made.status();
     if (!made.ok()) return;
@@ -242,6 +243,27 @@ TEST(a_gpu_that_is_gone_and_one_that_is_stuck_are_named) {
     gpu::settle();
   }
   nothing_left("a stop", __LINE__);
+}
+
+TEST(what_a_stream_may_still_use_is_not_given_back) {
+  gpu::start({});
+  alignas(4096) static std::array<std::uint64_t, 512> never;
+  never.fill(0);
+  static Rank& rank = *new Rank(false, nullptr, 20'000'000);  // its memory too
+  CHECK_OK(rank.status);
+  cuda::DevicePtr address = 0;
+  auto registered = cuda::register_host(rank.context, never.data(), sizeof never, address);
+  CHECK_OK(registered.status());
+  CHECK_EQ(gpu::api().stream_wait(rank.user.get(), address, 1, 0), 0);
+  rank.fill(1);
+  CHECK_OK(rank.hold().status());
+  CHECK(!rank.stage->close());
+  CHECK_EQ(gpu::alive()["registration"], 4);  // flags, x, out, and that of this test
+  never[0] = 1;
+  gpu::settle();
+  CHECK_EQ(gpu::faults(), 0);
+  CHECK(rank.host->x[0] == std::byte{1});
+  CHECK(rank.stage->close());
 }
 
 TEST(every_call_of_the_driver_may_fail_and_nothing_leaks) {

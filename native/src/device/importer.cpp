@@ -2,7 +2,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <cstring>
 
@@ -89,7 +88,7 @@ Result<DevicePtr> Importer::find(const Page& owner, std::uint64_t allocation, st
 }
 
 Result<Importer::Shown> Importer::read(const Page& owner, std::uint64_t allocation, const std::string& what) const {
-  const Allocation& entry = owner.allocation(allocation);
+  Allocation& entry = owner.allocation(allocation);
   const Status withdrawn(Code::registration, what + " was withdrawn between its call and this one: was it freed?", owner.rank());
   if (allocation == 0 || entry.number.load(std::memory_order_acquire) != allocation) return withdrawn;
   Shown shown{entry.kind, entry.base, entry.size, entry.ipc, {}};
@@ -108,8 +107,8 @@ Result<Importer::Shown> Importer::read(const Page& owner, std::uint64_t allocati
   } else {
     sense = sense && shown.kind == AllocationKind::ipc;
   }
-  std::atomic_thread_fence(std::memory_order_acquire);
-  if (entry.number.load(std::memory_order_relaxed) != allocation) return withdrawn;
+  // What was read above was read before this.
+  if (entry.number.fetch_add(0, std::memory_order_acq_rel) != allocation) return withdrawn;
   if (!sense) return Status(Code::registration, what + ": its page says nonsense about its parts", owner.rank());
   return shown;
 }

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdio>
 
 namespace ccl_lab::device {
@@ -181,8 +180,7 @@ Allocation& Exporter::vacate() {
     break;
   }
   Allocation& entry = page_->allocation(next_number_);
-  entry.number.store(0, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);
+  entry.number.exchange(0, std::memory_order_acq_rel);  // what the caller writes comes behind it
   return entry;
 }
 

@@ -15,8 +15,6 @@ namespace {
 
 constexpr std::uint64_t kLetGo = std::uint64_t{1} << 62;  // more than any wait asks for
 constexpr auto kLook = std::chrono::milliseconds(2);
-constexpr std::int64_t kDrainNs = 30'000'000'000;
-constexpr std::int64_t kLetGoNs = 5'000'000'000;
 
 }  // namespace
 
@@ -260,25 +258,27 @@ void Stage::loop() {
   }
 }
 
-// What still waits for a host that does not come is let go.
-void Stage::drain() {
+// What still waits for a host that does not come is let go. False where the stream has not come through.
+bool Stage::drain() {
   const std::int64_t begin = now_ns();
-  while (failure().ok() && !idle() && now_ns() - begin < kDrainNs) std::this_thread::sleep_for(kLook);
+  while (failure().ok() && !idle() && now_ns() - begin < options_.drain_ns) std::this_thread::sleep_for(kLook);
   if (failure().ok() && !idle()) fail(Status(Code::aborted, "the communicator was closed in the middle of a call", options_.rank));
   const cuda::Scope scope(*context_);
-  if (!scope.status().ok() || !stream_ || !end_) return;
+  if (!scope.status().ok() || !stream_ || !fork_) return true;
   const cuda::Api& api = context_->api();
-  if (api.event_record(fork_.get(), stream_.get()) != cuda::kSuccess) return;
+  if (api.event_record(fork_.get(), stream_.get()) != cuda::kSuccess) return true;  // the GPU is gone
   const std::int64_t let_go = now_ns();
-  while (api.event_query(fork_.get()) == cuda::kNotReady && now_ns() - let_go < kLetGoNs) std::this_thread::sleep_for(kLook);
+  cuda::CuResult found = api.event_query(fork_.get());
+  for (; found == cuda::kNotReady && now_ns() - let_go < options_.drain_ns; found = api.event_query(fork_.get())) std::this_thread::sleep_for(kLook);
+  return found != cuda::kNotReady;
 }
 
-void Stage::close() {
+bool Stage::close() {
   {
     const std::lock_guard lock(mutex_);
-    if (closed_) return;
+    if (closed_) return true;
   }
-  drain();  // watched, if it is, until here
+  const bool drained = drain();  // watched, if it is, until here
   {
     const std::lock_guard lock(mutex_);
     closed_ = true;
@@ -286,12 +286,19 @@ void Stage::close() {
   stopping_.notify_all();
   if (thread_.joinable()) thread_.join();
   const std::lock_guard lock(mutex_);
+  if (!drained) {
+    static std::mutex* const guard = new std::mutex;
+    static auto* const kept = new std::vector<Kept>;
+    const std::lock_guard held(*guard);
+    kept->push_back({flags_, std::move(registration_), std::move(pinned_), std::move(stream_), std::move(fork_), std::move(end_)});
+  }
   stream_ = {};
   fork_ = {};
   end_ = {};
   pinned_.clear();
   registration_ = {};
   context_.reset();
+  return drained;
 }
 
 }  // namespace ccl_lab::device

@@ -25,6 +25,7 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "base/stall.hpp"
 #include "device/waiting.hpp"
@@ -83,6 +84,7 @@ struct Staged {
 struct StageOptions {
   int rank = 0;
   std::int64_t timeout_ns = 30'000'000'000;  // for what the GPU has begun and does not end
+  std::int64_t drain_ns = 30'000'000'000;    // for what is on the stream when it is closed
   std::function<Status()> stopped;           // ok, or why this rank was told to stop
   bool watched = true;                       // by a thread; else watch() is called by somebody
 };
@@ -108,14 +110,24 @@ class Stage {
   Result<bool> wait(std::uint64_t number, std::int64_t timeout_ns, const Interrupted& interrupted) const;
   void watch(std::int64_t now_ns);
   std::uint64_t pinned_bytes() const;
-  // Until what is on the stream is through; then everything is given back. Idempotent.
-  void close();
+  // Until what is on the stream is through; then everything is given back. False where the user's stream did not come to it in time: it
+  // may still touch what was handed in, which is kept until the process ends, as its owner must too. Idempotent.
+  bool close();
 
  private:
   struct Pinned {
     std::uint64_t nbytes = 0;
     cuda::DevicePtr address = 0;
     cuda::HostRegistration registration;
+  };
+
+  // What a stream that did not come through may still use.
+  struct Kept {
+    std::shared_ptr<StallFlags> flags;
+    cuda::HostRegistration registration;
+    std::map<std::byte*, Pinned> pinned;
+    cuda::Stream stream;
+    cuda::Event fork, end;
   };
 
   Stage(std::shared_ptr<cuda::Context> context, StageOptions options, std::shared_ptr<StallFlags> flags);
@@ -129,7 +141,7 @@ class Stage {
   Status order(const cuda::Event& event, cuda::CuStream before, cuda::CuStream after) const;
   Status ask_driver() const;
   bool idle() const { return ended(scheduled_); }
-  void drain();
+  bool drain();
   void loop();
 
   std::shared_ptr<cuda::Context> context_;
