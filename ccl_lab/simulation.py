@@ -79,16 +79,10 @@ def simulate(what: Schedule | Outline | str, topology: Topology | str, nbytes: S
     changes = changes_of(where, faults)
     late = _both(late, fault_late, where.n_ranks)
     if rows:
-        rows = (rows,) if isinstance(rows, str) else rows
-        if result == "trace" or any(name not in ROWS and not _OF_OPS.fullmatch(str(name)) for name in rows):
-            raise UsageError(f"rows {list(rows)!r}: expected some of {', '.join(ROWS)}, rank:R, nic:NODE:NIC, of a Summary (a Trace has "
-                             "all its own).")
-        of_ops = [name for name in rows if _OF_OPS.fullmatch(name)]
-        if of_ops and tier != "exact":
-            raise UsageError(f"rows {of_ops!r} belong to the exact tier; take the Trace of tier {tier!r}.")
+        others, of_ops = _sorted_rows(rows, result, tier)
         summary = simulate(what, where, nbytes, dtype, counts, late, compute_ps, alpha, interference, tier=tier, jobs=jobs,
                            faults=[text for text in faults if "at=" in text], result="summary", **options)  # fmt: skip
-        found = _with_rows(summary, [name for name in rows if name not in of_ops], what, where, options)
+        found = _with_rows(summary, others, what, where, options)
         if of_ops:
             schedule = _schedule(what, where, nbytes, dtype, counts, options, "rows of steps and of a rank or NIC are of ops:")
             sizes = (None, None, None) if isinstance(what, str) else (nbytes, dtype, counts)
@@ -124,6 +118,18 @@ def simulate(what: Schedule | Outline | str, topology: Topology | str, nbytes: S
                                   changes=changes)  # fmt: skip
         return _summary_of(trace) if result == "summary" else trace
     return _outlined(outline(what, where, **options), where, None, None, late, alpha, result, changes)
+
+
+def _sorted_rows(rows: Sequence[str] | str, result: str, tier: str) -> tuple[list[str], list[str]]:
+    """Names of rows about ranks, nodes and NICs, and of those about ops; UsageError for what is neither, or cannot be had."""
+    names = [rows] if isinstance(rows, str) else [str(name) for name in rows]
+    if result == "trace" or any(name not in ROWS and not _OF_OPS.fullmatch(name) for name in names):
+        raise UsageError(f"rows {names!r}: expected some of {', '.join(ROWS)}, rank:R, nic:NODE:NIC, of a Summary (a Trace has all its "
+                         "own).")  # fmt: skip
+    of_ops = [name for name in names if _OF_OPS.fullmatch(name)]
+    if of_ops and tier != "exact":
+        raise UsageError(f"rows {of_ops!r} belong to the exact tier; take the Trace of tier {tier!r}.")
+    return [name for name in names if name not in of_ops], of_ops
 
 
 def _with_rows(found: Result, rows: Sequence[str], what: Any, topology: Topology, options: Mapping[str, Any]) -> Summary:

@@ -5,14 +5,15 @@ Is: the specification (below) of what time means, and the columns that go to and
 Invariants: the order of service does not depend on any rate or delay, so no op gets earlier when a link gets slower or a rank
 later; no transfer is faster than its slowest link; the core and the oracle of the tests agree to the picosecond.
 
-**Order.** Channels of a rank are independent streams; an op follows the one before it in its channel (op_id order). The order is
-that of nominal time, in which a transfer takes one tick a byte on the NICs of its path, in what order they come there, and all else
-takes none; chunks count as if all parts of a block were as long as the longest (Layout.nominal_bytes), since an element more, which
-no link would notice, must not put the puts of one rank as a whole before those of another. What begins at a tick begins in batches: all that can begin, then all that can begin after that; puts to others and
-signals in a row, at which the channel goes on at once, are of one batch. The transfers and memory operations of a batch take turns:
-in op_id order, each gets the first turn, 0, 1, 2, …, that none of its links has given to another of this batch. Static order is
-(batch, turn, op_id); `level` is the number of the batch. The raises of a counter (destination, source, sig_channel) are numbered by
-(batch, op_id), and a wait for value v follows the v-th of them (v <= 0: none). An op that is never reached is a deadlock.
+**Order.** Channels of a rank are independent streams; an op follows the one before it in its channel (op_id order). The order is that
+of nominal time, in which a transfer takes one tick a byte on the NICs of its path, in what order they come there, and all else takes
+none; chunks count as if all parts of a block were as long as the longest (Layout.nominal_bytes), since an element more, which no link
+would notice, must not put the puts of one rank as a whole before those of another. What begins at a tick begins in batches: all that
+can begin, then all that can begin after that; puts to others and signals in a row, at which the channel goes on at once, are of one
+batch. The transfers and memory operations of a batch take turns: in op_id order, each gets the first turn, 0, 1, 2, …, that none of
+its links has given to another of this batch. Static order is (batch, turn, op_id); `level` is the number of the batch. The raises of
+a counter (destination, source, sig_channel) are numbered by (batch, op_id), and a wait for value v follows the v-th of them (v <= 0:
+none). An op that is never reached is a deadlock.
 
 In nominal time, from tick 0: a channel goes on at the tick of the op before it; after a wait not before the raise is seen, which is when
 the put has left and no earlier than the raise before; after a get when it has arrived; after a flush when the channel's puts have left.

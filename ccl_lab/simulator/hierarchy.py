@@ -147,7 +147,8 @@ def _rings(loops: RingLoops, topology: Topology, sizes: I64, nominal_bytes: int,
         begin = tuple(times[before.class_of][:, local[members][:, None], place] for times in (before.begin_ps, before.begin_batch))
         free = before.memory_free_ps[before.class_of][:, local[members], None]
         finish_ps, *found, done = evaluate(rows.take(members), loops, members, topology, sizes[members], nominal_bytes, alpha_ps,
-                                           memory_free_ps=free, begin=begin, merge=merge, jumps=jumps, known=known if merge else None, changes=changes)  # type: ignore[arg-type]
+                                           memory_free_ps=free, begin=begin, merge=merge, jumps=jumps,
+                                           known=known if merge else None, changes=changes)  # type: ignore[arg-type]
         counts = {name: counts[name] + done[name] for name in counts}
         for chain, ring in enumerate(members):
             finish[:, local[ring]] = np.maximum(finish[:, local[ring]], finish_ps[:, chain, 0])

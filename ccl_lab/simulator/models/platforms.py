@@ -120,7 +120,7 @@ def _efa(platform: Platform, name: str, nics: int, nic_gbytes_per_s: float) -> P
 
 
 _A100 = _platform("dgx_a100", 8, 8, 25, 300, 0.751, turn_us=2.0,
-                  sources={"turn_us": "assumption: a load from memory, then a look at the flag, 1 us each; a thread of LL does them in turn",
+                  sources={"turn_us": "assumption: a load from memory and a look at the flag, 1 us each, one after the other",
                            "ring_share": f"fitted on A100 1x8 ring, {_PUBLISHED}",
                            "near_simple_us": f"fitted on A100 1x8 ring, {_PUBLISHED}"})  # fmt: skip
 _H100 = _platform("hgx_h100", 8, 8, 50, 450, 367 / 450, **_HOPPER, launch_us=7.9,
