@@ -41,7 +41,6 @@ _NAMES = {
     "Communicator": ".engine",
     "Emulated": ".engine",
     "Matmul": ".engine",
-    "Window": ".engine",
     "Work": ".engine",
     "Run": ".engine",
     "init": ".engine",
@@ -65,7 +64,6 @@ if TYPE_CHECKING:
     from .engine import Emulated as Emulated
     from .engine import Matmul as Matmul
     from .engine import Run as Run
-    from .engine import Window as Window
     from .engine import Work as Work
     from .engine import World as World
     from .engine import empty as empty

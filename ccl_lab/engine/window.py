@@ -149,8 +149,8 @@ class Window:
     ) -> Work | None:
         """Writes `data`, a contiguous array or buffer, at `offset` of the window of `rank`; with `signal` that rank then sees one more.
 
-        Returns when data may be changed; async_op=True returns a Work that ends then. From 256 KiB on it goes over all NICs of the
-        node, with one signal when all is there. Raises BoundsError, PeerLostError, OpTimeout (it goes on).
+        Returns when data may be changed, at once up to 8 KiB; async_op=True returns a Work that ends then. From 256 KiB on it goes over
+        all NICs of the node, with one signal when all is there. Raises BoundsError, PeerLostError, OpTimeout (it goes on).
         """
         array = as_bytes(as_array(data, "data"))
         begin = self._offset("put", rank, offset, array.nbytes)
@@ -191,7 +191,7 @@ class Window:
 
     def count(self, rank: int | None = None) -> int:
         """Signals of `rank` (None: of all) that are here and were not taken by a wait."""
-        return self._native.count(self._peer(rank, "count"))
+        return int(self._native.count(self._peer(rank, "count")))
 
     def flush(self, rank: int | None = None, *, timeout: Any = None) -> None:
         """Returns when all puts and signals of this rank to `rank` (None: to all) are there, and its gets are done."""
@@ -223,8 +223,9 @@ class Window:
         if rank is None:
             return -1
         if not 0 <= rank < self._comm.size:
+            comm = self._comm
             raise UsageError(
-                f"{what} of window {self._number} on rank {self._comm.rank}: rank {rank} does not exist, expected 0 to {self._comm.size - 1}."
+                f"{what} of window {self._number} on rank {comm.rank}: rank {rank} does not exist, expected 0 to {comm.size - 1}."
             )
         return rank
 
@@ -281,4 +282,5 @@ class Window:
             self._let_go()
 
     def __repr__(self) -> str:
-        return f"<Window {self._number} of rank {self._comm.rank}, {len(self.array.reshape(-1).view(np.uint8))} bytes{', closed' if self._closed else ''}>"
+        closed = ", closed" if self._closed else ""
+        return f"<Window {self._number} of rank {self._comm.rank}, {self.array.nbytes} bytes{closed}>"

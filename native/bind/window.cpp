@@ -59,8 +59,9 @@ BoundWindow make(const std::shared_ptr<Engine>& engine, std::uint32_t number, in
   return {released([&] { return engine->make_window(std::move(spec), shown); }), engine};
 }
 
-// Null where it has ended, and well.
+// Null where it has ended, and well, or was copied and goes on by itself.
 std::optional<BoundOp> started(const BoundWindow& bound, std::shared_ptr<Sided> op) {
+  if (!op->done() && op->copied()) return std::nullopt;
   if (!op->done()) return BoundOp{std::move(op), bound.engine};
   ccl_lab::check(op->status());
   return std::nullopt;
@@ -112,7 +113,7 @@ void bind_window(nb::module_& m, nb::class_<Engine>& engine) {
       .def("done", [](const BoundOp& bound) { return bound.op->done(); })
       .def("failed", [](const BoundOp& bound) { return bound.op->done() && !bound.op->status().ok(); });
   nb::class_<BoundWindow>(m, "Window", "Memory of all ranks, as one of them reaches it; made by Engine.make_window.")
-      .def("put", &put, "rank"_a, "data"_a, "offset"_a, "signals"_a, "urgent"_a, "None where it has ended; else the caller keeps `data`.")
+      .def("put", &put, "rank"_a, "data"_a, "offset"_a, "signals"_a, "urgent"_a, "None where nobody has to wait; else the caller keeps `data`.")
       .def("get", &get, "rank"_a, "out"_a, "offset"_a, "None where it has ended; else the caller keeps `out`.")
       .def("signal", &signal, "rank"_a)
       .def("flush", &flush, "rank"_a, "Of puts and gets with `rank`; -1: with all.")

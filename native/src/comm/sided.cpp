@@ -89,6 +89,7 @@ std::shared_ptr<Sided> Engine::make_sided(Sided::What what, const std::shared_pt
 Result<std::shared_ptr<Sided>> Engine::post(std::shared_ptr<Sided> op, bool urgent) {
   Status posted;
   const auto go = [&] {
+    if (op->what == Sided::What::flush) progress_.step();  // which may find that a peer has gone: mapped memory takes bytes all the same
     posted = progress_.post(op);
     if (posted.ok() && !op->done()) progress_.step();
   };
@@ -128,9 +129,11 @@ Result<std::shared_ptr<Sided>> Engine::put(const std::shared_ptr<MemoryWindow>& 
   op->nbytes = data.nbytes;
   op->offset = offset;
   op->signals = signals;
-  op->urgent = urgent;
-  std::byte* const there = window->mapped(rank, offset);
-  return there != nullptr ? at_once(std::move(op), there) : post(std::move(op), urgent);
+  if (std::byte* const there = window->mapped(rank, offset); there != nullptr) return at_once(std::move(op), there);
+  if (op->nbytes <= Windows::kCopyBytes) op->copy_source();
+  op->urgent = urgent && !op->copied();
+  const bool waits = op->urgent;
+  return post(std::move(op), waits);
 }
 
 Result<std::shared_ptr<Sided>> Engine::get(const std::shared_ptr<MemoryWindow>& window, std::int32_t rank, BufferView out, std::uint64_t offset) {

@@ -117,6 +117,13 @@ class Sided final : public Goal {
   const std::vector<std::int32_t>& taken() const { return taken_; }
   // By who has done it without Progress.
   void end() { done_.store(true, std::memory_order_release); }
+  // A small put is copied when it is posted: its source is free at once, and whoever put it need not wait.
+  void copy_source() {
+    copy_.assign(memory, memory + nbytes);
+    memory = copy_.data();
+    copied_ = true;
+  }
+  bool copied() const { return copied_; }
 
   What what = What::put;
   std::shared_ptr<MemoryWindow> window;
@@ -133,6 +140,8 @@ class Sided final : public Goal {
   std::int64_t begin_ns_ = 0;
   std::size_t open_ = 0;        // pieces, or ops that a flush waits for
   Status failed_;               // of a piece
+  std::vector<std::byte> copy_;
+  bool copied_ = false;
   std::vector<std::shared_ptr<Sided>> flushes_;
   std::vector<std::int32_t> taken_;
   Status status_;
@@ -144,6 +153,8 @@ class Windows {
   // Puts from this size on are spread over lanes, in pieces not smaller than kPieceBytes.
   static constexpr std::uint64_t kSpreadBytes = 256 * 1024;
   static constexpr std::uint64_t kPieceBytes = 64 * 1024;
+  // Puts up to this size are copied when they are posted.
+  static constexpr std::uint64_t kCopyBytes = 8 * 1024;
 
   Windows(std::shared_ptr<RankSegment> own, Links& links, SpanWriter& spans)
       : own_(std::move(own)), links_(links), spans_(spans), lost_(static_cast<std::size_t>(own_->n_ranks())) {}
