@@ -17,6 +17,7 @@ from .. import _core, units
 from ..errors import CclError, OpTimeout, UnsupportedError, UsageError
 from ..ir import Schedule, collectives
 from .device_arrays import DeviceArray
+from .hub import same_culprit
 from .shapes import layout_of, message_nbytes
 
 if TYPE_CHECKING:
@@ -186,7 +187,7 @@ class Devices:
     def _told(self, error: CclError) -> CclError:
         """The first reason of any rank, in the class of `error` if it is this one."""
         first = self._failed(error)
-        return error if type(first) is type(error) else first
+        return error if same_culprit(first, error) else first
 
     def explain(self) -> str:
         """Which way arrays on GPUs go, and why."""
