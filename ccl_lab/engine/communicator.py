@@ -29,7 +29,7 @@ from .compute import Call, Computing, computes
 from .device_arrays import on_device
 from .devices import Devices
 from .exchange import Exchanging
-from .hub import cancelled
+from .hub import cancelled, same_culprit
 from .join import Job
 from .lower import FUSED, fusible
 from .made import MADE, empty
@@ -39,7 +39,7 @@ from .work import Work
 
 MAX_PLANS = 256
 REGISTERED_FROM = 1 << 16  # bytes from which a new result array comes from registered memory
-REASON_S = 2.0  # how long a failed rank waits to hear whose error was first
+REASON_S = 4.0  # how long a failed rank waits to hear whose error was first: longer than the hub looks for who is silent
 
 _ALL_REDUCE, _ALL_GATHER, _REDUCE_SCATTER = (int(Collective[name]) for name in ("all_reduce", "all_gather", "reduce_scatter"))
 _BROADCAST, _ALL_TO_ALL, _SEND_RECV, _BARRIER = (
@@ -56,6 +56,7 @@ class Communicator(Exchanging, Windowing):
 
     def __init__(self, job: Job) -> None:
         self._job, member = job, job.member
+        member.on_unreached = self._failed
         self._member = member
         self.rank, self.size, self.topology = member.rank, member.topology.n_ranks, member.topology
         self._staging = Staging(member)
@@ -215,7 +216,7 @@ class Communicator(Exchanging, Windowing):
             return self._member.engine.collective(kind, x, out, op, root, peer, timeout_s)
         except CclError as error:
             first = self._failed(error)
-            if type(first) is type(error):
+            if same_culprit(first, error):
                 raise
             raise first from error
         except KeyboardInterrupt:
@@ -325,7 +326,7 @@ class Communicator(Exchanging, Windowing):
                 return True
         except CclError as error:
             first = self._failed(error)
-            if type(first) is type(error):
+            if same_culprit(first, error):
                 raise
             raise first from error
         self._coll_id -= 1
@@ -388,8 +389,7 @@ class Communicator(Exchanging, Windowing):
     def _failed(self, error: CclError) -> CclError:
         """Tells the other ranks; returns the first reason any rank told, which all of them raise."""
         self._member.abort(error)
-        self._member.spoke.abort(error)
-        return self._member.spoke.first_reason(REASON_S) or error
+        return self._member.spoke.judged(error, REASON_S)
 
     def _fresh(self, x: Any) -> np.ndarray:
         """A new array like `x`, in registered memory where staging would cost more than taking it."""

@@ -18,6 +18,7 @@ from .. import _core, units
 from ..errors import AbortedError, CclError, ShapeError, UnsupportedError, UsageError
 from ..ir import Buffer, Kind, Schedule, collectives
 from ..ir.layout import Layout
+from .hub import same_culprit
 from .work import Work
 
 Function = Callable[[int, Union[np.ndarray, None], tuple[np.ndarray, ...]], Any]
@@ -336,7 +337,7 @@ class Computing:
         """Tells the other ranks why this one stopped. Returns whose error was first, where that says more than this one."""
         if isinstance(error, CclError):
             first = self._failed(error)
-            return None if type(first) is type(error) else first
+            return None if same_culprit(first, error) else first
         how = "raised" if isinstance(error, Exception) else "was interrupted by"
         self._failed(AbortedError(f"{what} {how} {type(error).__name__}: {error}", rank=self._member.rank))
         try:

@@ -18,6 +18,7 @@ from ..errors import CclError, OpTimeout, UsageError
 from ..ir import Schedule, collectives
 from .device_arrays import DeviceArray
 from .held import Watch
+from .hub import same_culprit
 from .shapes import layout_of, message_nbytes
 from .staged import Staged
 
@@ -185,7 +186,7 @@ class Devices:
     def _told(self, error: CclError) -> CclError:
         """The first reason of any rank, in the class of `error` if it is this one."""
         first = self._failed(error)
-        return error if type(first) is type(error) else first
+        return error if same_culprit(first, error) else first
 
     def explain(self) -> str:
         """Which way arrays on GPUs go, and why."""

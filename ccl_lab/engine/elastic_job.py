@@ -26,7 +26,7 @@ from ..errors import (
 )
 from . import hosts, wire
 from .acceptor import Acceptor
-from .council import JOINER, Council, LeftOut, Outcome
+from .council import JOINER, Council, Elsewhere, LeftOut, Outcome
 from .hub import Hub, Spoke
 from .join import Meeting
 from .member import Member, Options
@@ -142,6 +142,8 @@ class ElasticJob:
                 if not self.council:
                     self.council = self._council(me, self.secret, (sock.getsockname()[0], 0))
                 return self.council.enter(sock, max(deadline - time.monotonic(), 0.1))
+            except Elsewhere as caught:
+                error, moved = str(caught), caught.address
             except (ConnectError, OSError, ValueError) as caught:
                 error, moved = str(caught), None
                 time.sleep(0.02)

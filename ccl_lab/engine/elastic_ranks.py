@@ -82,7 +82,6 @@ class ElasticRanks(Ranks):
                 self._heard.add(rank)
                 self._present.add(rank)
                 self._changed.notify_all()
-            return
         super()._handle(rank, message, blob)
 
     def _lost(self, rank: int) -> CclError:
@@ -91,6 +90,7 @@ class ElasticRanks(Ranks):
         return self._die(PeerLostError(f"member {rank} left: its control socket closed.", rank=rank))
 
     def _exited(self, rank: int, pid: int, status: int) -> None:
+        self.suspicion.forget(rank)
         if self._closing:
             return
         where = f"pid {pid}, node {self.base.node_of[self.place_of[rank]]}"

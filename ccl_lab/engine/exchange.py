@@ -25,7 +25,7 @@ from ..errors import AbortedError, CclError, DtypeError, ShapeError, UsageError
 from ..ir import DType, collectives
 from . import device_arrays
 from .buffers import as_array, as_bytes
-from .hub import cancelled
+from .hub import cancelled, same_culprit
 from .lower import nics_of
 from .work import Work
 
@@ -254,7 +254,7 @@ class Exchanging:
             held[0].wait(-1.0)
         except CclError as error:
             first = self._failed(error)
-            if type(first) is type(error):
+            if same_culprit(first, error):
                 raise
             raise first from error
         except KeyboardInterrupt:

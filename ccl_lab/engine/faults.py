@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from .run import Run
     from .world import World
 
-MAX_EVENTS, MAX_LOG = 10_000, 10_000
+MAX_EVENTS, MAX_LOG = 4_000, 1_000
 BUSY_S, IDLE_S = 0.0005, 0.05  # how often bytes, ops and counts are looked at, in a run and outside
 Script = Union[FaultScript, FaultSpec, str, Iterable[Union[FaultSpec, str]]]
 
 
 class Faults(FaultCalls):
-    """`world.faults`. `log`: the faults that were injected, oldest first (the last 10,000); `armed`: those that wait for their
+    """`world.faults`. `log`: the faults that were injected, oldest first (the last 1,000); `armed`: those that wait for their
     moment."""
 
     def __init__(self, world: World) -> None:
@@ -57,6 +57,7 @@ class Faults(FaultCalls):
         self._told_ns = 0  # when its ranks were told
         self._carried: dict[Key, int] = {}  # by each NIC, when the run began
         self._events: deque[dict[str, Any]] = deque(maxlen=MAX_EVENTS)
+        self._silent: dict[int, int] = {}  # rank: since when
         self._effects = Effects(world)
 
     # -- what people ask and call
@@ -70,7 +71,8 @@ class Faults(FaultCalls):
     @property
     def events(self) -> list[dict[str, Any]]:
         """What the ranks said of their paths, oldest first: dicts of time_ns, time (s since the begin of the run), rank, node, nic,
-        peer, peer_node, peer_nic, path, kind (lost, resumed, verdict, back, peer_lost), verdict, segments, generation, text.
+        peer, peer_node, peer_nic, path, kind (lost, resumed, verdict, back, peer_lost, silent, answers), verdict, segments,
+        generation, text. The last 4,000. silent and answers are what this process saw of `rank`.
         """
         return sorted(self._events, key=lambda event: int(event["time_ns"]))
 
@@ -91,6 +93,14 @@ class Faults(FaultCalls):
         """{rank: "paused" | "killed"} of ranks that were."""
         with self._lock:
             return self._effects.rank_words()
+
+    @property
+    def silent(self) -> dict[int, float]:
+        """{rank: seconds since it was last heard} of ranks that said nothing for 1 s or more while a run waited for them, and have
+        not answered since. A suspicion: nothing is stopped for it; the run's deadline decides."""
+        now = time.monotonic_ns()
+        with self._lock:
+            return {rank: (now - since_ns) / 1e9 for rank, since_ns in sorted(self._silent.items())}
 
     def inject(self, spec: FaultSpec | str) -> Fault:
         """See FaultCalls."""
@@ -292,6 +302,7 @@ class Faults(FaultCalls):
     def regrouped(self) -> None:
         """An elastic world has other members on other memory."""
         with self._lock:
+            self._silent.clear()
             self._look_for_points()
             at_points = [fault for fault in self._pending if fault.spec.moment == "at_point" and fault.state == "armed"]
             for fault in [each for each in at_points if self._effects.leave_point(each)]:
@@ -308,6 +319,18 @@ class Faults(FaultCalls):
     def heard(self, rank: int, events: list[dict[str, Any]]) -> None:
         """What a rank tells of its paths; on the hub's thread."""
         self._events.extend(events_of(rank, events, self._effects.topology.node_of.tolist(), self._begin_ns))
+
+    def suspects(self, rank: int, seconds: float, doing: str) -> None:
+        """Of a rank nothing was heard for `seconds`; 0: it answers again; below: what became of it is known (engine.suspicion)."""
+        now = time.monotonic_ns()
+        with self._lock:
+            if seconds > 0:
+                self._silent[rank] = now - round(seconds * 1e9)
+            else:
+                self._silent.pop(rank, None)
+        said = f"has said nothing for {seconds:g} s{doing}" if seconds > 0 else "answers again"
+        if seconds >= 0:
+            self.heard(rank, [{"kind": "silent" if seconds > 0 else "answers", "at_ns": now, "text": f"rank {rank} {said}"}])
 
     def history(self, since_ns: int) -> list[dict[str, Any]]:
         """Events, and faults as they were done and undone, from `since_ns` on, in order of time: plain data for a trace. What was

@@ -2,10 +2,11 @@
 
 Is: join, all-gather of small facts, first-reason-wins abort, and notice of lost ranks, over framed sockets. The hub lives
 in the notebook process (World) or in rank 0 (init). Is not: the data path, nor a store that outlives the job.
-Invariants: the first abort of an epoch is the one every rank hears; a lost rank is told to all others once.
+Invariants: the first abort of an epoch is the one every rank hears; a lost rank is told to all others once; who gives up waiting
+hears from the hub who is missing, and who does not hear from the hub either names the rank that holds it.
 
-    spoke → hub   join{card}  gather{name, value}  abort{error}  leave{}          and whatever the owner handles
-    hub → spoke   cards{cards} gathered{name, values} abort{error}                 and whatever the owner sends
+    spoke → hub   gather{name, value}  late{name, seconds}  abort{error}  pong{}  leave{}   and whatever the owner handles
+    hub → spoke   gathered{name, values | gone | late}  abort{error}  ping{}                and whatever the owner sends
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from ..errors import AbortedError, CclError, ConnectError, OpTimeout, PeerLostEr
 from . import wire
 
 Message = dict[str, Any]
+WAITED = (OpTimeout, ConnectError)  # what a rank says that waited in vain, maybe for one that waits itself
 SEND_TIMEOUT_S = 20
+ROLL_CALL_S = 2.0  # how long a rank may take to say that it runs, when another one gave up waiting
+ANSWER_S = 5.0  # how long the hub may take to say who is missing
 
 
 class Hub:
@@ -41,11 +45,14 @@ class Hub:
         self.n_ranks, self._handle, self._on_lost = n_ranks, handle, on_lost
         self.members: tuple[int, ...] = tuple(range(n_ranks))
         self.open = False  # True: also takes those who are to be members later
+        self.asks = False  # True: before it tells that a rank gave up waiting, it looks for one that is silent
         self._telling = threading.RLock()  # who counts, and what they are told, change one at a time
         self._sockets: dict[int, socket.socket] = {}
         self._locks: dict[int, threading.Lock] = {}
         self._gathers: dict[str, dict[int, Any]] = defaultdict(dict)
         self._left: set[int] = set()
+        self._answered: set[int] = set()  # the roll call
+        self._asking = False
         self.lost: set[int] = set()
         self._gone = threading.Condition()
         self._abort: Message | None = None  # what was told in this epoch
@@ -95,11 +102,31 @@ class Hub:
             if rank in self.members:
                 self.send(rank, message, blob)
 
-    def ping(self, rank: int) -> None:
-        """Asks whether a rank still runs; not while another message to it is on its way."""
-        if self._locks[rank].acquire(blocking=False):
-            self._locks[rank].release()
-            self.send(rank, {"t": "ping"})
+    @property
+    def admitted(self) -> set[int]:
+        """Ranks that have come, also those that are gone again."""
+        return set(self._sockets)
+
+    def missing(self, name: str) -> list[int]:
+        """Who has not taken part yet in an exchange that others wait in."""
+        with self._telling:
+            return sorted(set(self.members) - self._gathers.get(name, {}).keys())
+
+    def ping(self, rank: int) -> bool:
+        """Asks whether a rank still runs; not (False) while another message to it is on its way."""
+        if not self._locks[rank].acquire(blocking=False):
+            return False
+        self._locks[rank].release()
+        return self.send(rank, {"t": "ping"})
+
+    def silent(self, timeout_s: float) -> list[int]:
+        """Members that have come, are not known to be gone, and do not answer within `timeout_s`. Not on the hub's thread."""
+        with self._gone:
+            self._answered = set()
+        asked = {rank for rank in self.members if rank in self._sockets and rank not in self.lost and self.ping(rank)}
+        with self._gone:
+            self._gone.wait_for(lambda: asked <= self._answered | self._left | self.lost, timeout_s)
+            return sorted(asked - self._answered - self._left - self.lost)
 
     def regroup(self, members: tuple[int, ...], messages: dict[int, Message]) -> None:
         """From now on only `members` count, in this order; tells each its message. Others are no longer heard."""
@@ -180,8 +207,31 @@ class Hub:
                 del self._gathers[name]
                 self.broadcast({"t": "gathered", "name": name, "gone": min(missing)})
 
+    def _tell_late(self, name: str, seconds: float) -> None:
+        """A rank gives up an exchange: all who wait in it do, and hear who is missing. One that was just completed stays so."""
+        with self._telling:
+            missing = self.missing(name)
+            if name not in self._gathers or not missing:
+                return
+            del self._gathers[name]
+            come = [rank for rank in missing if rank in self.admitted]
+            self.broadcast({"t": "gathered", "name": name, "late": missing, "come": come, "seconds": seconds})
+
+    def _judge(self, error: CclError) -> None:
+        """Who waited for a rank may have waited for one that waits itself: of all, the one that does not answer is to be named."""
+        found = self.silent(ROLL_CALL_S)
+        if found:
+            rank = error.rank if error.rank in found else found[0]
+            error = type(error)(f"rank {rank} does not answer: its process is stopped, or cannot run. Seen elsewhere: {error}", rank=rank)
+        self.abort(error)
+        self._asking = False
+
     def _dispatch(self, rank: int, message: Message, blob: bytes) -> None:
         kind = message.get("t")
+        if kind == "pong":
+            with self._gone:
+                self._answered.add(rank)
+                self._gone.notify_all()
         if kind == "gather":
             name = str(message["name"])
             with self._telling:
@@ -191,8 +241,15 @@ class Hub:
                     self.broadcast({"t": "gathered", "name": name, "values": [values[r] for r in self.members]})
                 else:
                     self._give_up_gathers()
+        elif kind == "late":
+            self._tell_late(str(message["name"]), float(message["seconds"]))
         elif kind == "abort":
-            self.abort(from_wire(message["error"]))
+            error = from_wire(message["error"])
+            if not self.asks or self._abort or not isinstance(error, WAITED):
+                self.abort(error)
+            elif not self._asking:  # what the ranks answer is read on this thread
+                self._asking = True
+                threading.Thread(target=self._judge, args=(error,), name="ccl_lab-roll-call", daemon=True).start()
         elif kind == "leave":
             with self._gone:
                 self._left.add(rank)
@@ -225,8 +282,10 @@ class Spoke:
         *,
         on_lost: Callable[[], None],
         handle: Callable[[Message, bytes], None] | None = None,
+        holder: int = -1,
     ) -> None:
         self._sock, self._on_lost, self._handle = sock, on_lost, handle
+        self.holder = holder  # the rank in whose process the hub is; -1: none
         self._stop: Callable[[CclError], None] | None = None
         self._lock = threading.Lock()
         self._changed = threading.Condition()
@@ -274,28 +333,37 @@ class Spoke:
         """
         self.send({"t": "gather", "name": name, "value": value})
 
-        def stale() -> bool:
-            return turn is not None and self._turn is not None and turn != self._turn
+        def over() -> bool:
+            stale = turn is not None and self._turn is not None and turn != self._turn
+            return name in self._gathered or bool(self._aborted and not despite_abort) or self.lost or stale
 
         with self._changed:
-            done = self._changed.wait_for(
-                lambda: name in self._gathered or (self._aborted and not despite_abort) or self.lost or stale(),
-                timeout_s,
-            )
+            done = self._changed.wait_for(over, timeout_s)
+        if not done:
+            self.send({"t": "late", "name": name, "seconds": timeout_s})
+        with self._changed:
+            done = self._changed.wait_for(over, ANSWER_S)
             told = self._gathered.pop(name, None)
             if told and "values" in told:
                 return list(told["values"])
-            if stale():
+            if turn is not None and self._turn is not None and turn != self._turn:
                 raise AbortedError(f"epoch {self._turn} began while ranks exchanged {name!r}.")
             if self._aborted and not despite_abort:
                 raise self._aborted
+        if told and "late" in told:
+            raise _late(name, told)
         if told:
             raise PeerLostError(f"rank {told['gone']} left or died; ranks exchanged {name!r}.", rank=told["gone"])
         if done:
-            raise PeerLostError(f"the hub of this job is gone while ranks exchanged {name!r}.")
+            raise PeerLostError(f"{self._hub} is gone while ranks exchanged {name!r}.", rank=self.holder)
         raise OpTimeout(
-            f"not all ranks took part in {name!r} within {timeout_s:g} s. Did every rank start, with the same world size?"
+            f"{self._hub} does not answer: not all ranks took part in {name!r} within {timeout_s:g} s. Is its process stopped?",
+            rank=self.holder,
         )
+
+    @property
+    def _hub(self) -> str:
+        return "the hub of this job" if self.holder < 0 else f"rank {self.holder}, which holds the job together,"
 
     def tell_aborts(self, stop: Callable[[CclError], None]) -> None:
         """From now on `stop(error)` is called when the hub tells an abort; now, where it told one before there was anybody to stop."""
@@ -309,6 +377,19 @@ class Spoke:
         with self._changed:
             self._changed.wait_for(lambda: self._aborted or self.lost, timeout_s)
             return self._aborted
+
+    def judged(self, error: CclError, timeout_s: float) -> CclError:
+        """Asks the hub to stop everybody with `error`; returns the first reason any rank told, which all raise.
+
+        Where the hub tells none in time, the rank that holds it is the one that does not answer.
+        """
+        self.abort(error)
+        told = self.first_reason(timeout_s)
+        if told or self.lost or self.holder < 0 or not isinstance(error, WAITED):
+            return told or error
+        return type(error)(
+            f"{self._hub} does not answer: its process is stopped, or cannot run. Seen here: {error}", rank=self.holder
+        )
 
     @property
     def aborted(self) -> CclError | None:
@@ -341,6 +422,8 @@ class Spoke:
                     self._changed.notify_all()
                 if stop:
                     stop(error)
+            elif message.get("t") == "ping":
+                self.send({"t": "pong"})
             elif self._handle:
                 self._handle(message, blob)
         with self._changed:
@@ -361,6 +444,23 @@ class Spoke:
         except OSError:
             pass
         self._sock.close()
+
+
+def same_culprit(first: CclError, error: CclError) -> bool:
+    """Whether the first reason of the job says no more than this rank's own error: the same class, of the same rank."""
+    return type(first) is type(error) and first.rank in (error.rank, -1)
+
+
+def _late(name: str, told: Message) -> OpTimeout:
+    """The error of an exchange that not everybody took part in: who, and whether it was ever there."""
+    missing, come = told["late"], set(told["come"])
+    some = [f"rank {rank} {'came and was not heard of since' if rank in come else 'never came'}" for rank in missing[:8]]
+    more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
+    return OpTimeout(
+        f"not all ranks took part in {name!r} within {told['seconds']:g} s: {', '.join(some)}{more}. Did every rank start, with the "
+        "same world size? Is one stopped?",
+        rank=missing[0],
+    )
 
 
 def cancelled(reason: str, who: str) -> AbortedError:

@@ -53,7 +53,7 @@ class Job:
         self._meeting = meeting or Meeting(launch, config.get("secret"))
         self.member: Member | None = None  # type: ignore[assignment]
         try:
-            self._spoke = Spoke(self._reach_hub(launch), on_lost=self._hub_lost)
+            self._spoke = Spoke(self._reach_hub(launch), on_lost=self._hub_lost, holder=0)
             if self._acceptor:  # the hub is in this process: what others reach it by is its address here
                 self._spoke.here = self._acceptor.addresses[0][0]
             self._spoke.start()
@@ -72,6 +72,7 @@ class Job:
         if launch.rank:
             return self._dial_hub(launch)
         self._hub = Hub(launch.world_size)
+        self._hub.asks = True
         ours, theirs = socket.socketpair()
         self._hub.add(0, ours)
         self._secret = self._meeting.secret()

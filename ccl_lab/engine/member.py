@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -131,6 +132,8 @@ class Member:
         self._generation = generation
         self._accepted = threading.Condition()
         self._stopped: CclError | None = None
+        # What to raise where a connection cannot be made; the job tells the other ranks, which may wait for this one.
+        self.on_unreached: Callable[[CclError], CclError] = lambda error: error
         self._dialling: dict[int, socket.socket] = {}  # by thread
         self._early: list[tuple[int, wire.Hello, socket.socket]] = []
         self._programs: OrderedDict[tuple[Any, ...], tuple[Any, list[tuple[int, int, int]]]] = OrderedDict()
@@ -292,12 +295,18 @@ class Member:
         if not missing:
             return
         deadline = time.monotonic() + self.options.start_timeout_s
-        for link in missing:
-            if self.rank < link[0]:
-                self._reach(link, deadline)
-        for link in missing:
-            if self.rank > link[0]:
-                self._await(link, deadline)
+        try:
+            for link in missing:
+                if self.rank < link[0]:
+                    self._reach(link, deadline)
+            for link in missing:
+                if self.rank > link[0]:
+                    self._await(link, deadline)
+        except CclError as error:
+            first = self.on_unreached(error)
+            if first is error:
+                raise
+            raise first from error
 
     def _reach(self, link: tuple[int, int, int], deadline: float) -> None:
         """Dials a peer over a pair of NICs. With repair, one that cannot be reached is left to it."""

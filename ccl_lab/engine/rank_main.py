@@ -121,9 +121,6 @@ class RankProcess:
 
     def _receive(self, message: dict[str, Any], blob: bytes) -> None:
         """On the spoke's thread: what must not wait for the request in progress."""
-        if message["t"] == "ping":
-            self._spoke.send({"t": "pong"})
-            return
         if message["t"] == "regroup":
             self._spoke.clear_abort(message["epoch"])
             member = self._member

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -23,6 +24,7 @@ from .hub import Hub
 from .member import Options
 from .netns import Namespaces
 from .status import code_of
+from .suspicion import Suspicion
 
 Reply = dict[str, Any]
 
@@ -42,6 +44,7 @@ class Ranks:
         self.dead: PeerLostError | None = None
         self._options, self._doing = options, doing
         self.on_rails: Callable[[int, list[Any]], None] = lambda rank, events: None  # what ranks tell of their paths
+        self.on_silence: Callable[[int, float], None] = lambda rank, seconds: None  # see Suspicion
         self._closing = False
         self._epoch = 0
         self._replies: dict[tuple[str, int], dict[int, Reply]] = {}
@@ -49,6 +52,7 @@ class Ranks:
         # Weak: ranks that nobody holds any more must end although threads listen to them.
         self._server = ForkServer(_weakly(self._exited))
         self._hub = Hub(self.n, handle=_weakly(self._handle), on_lost=_weakly(self._lost))
+        self.suspicion = Suspicion(self._hub.ping, _weakly(self._silent))
         self._finalizer = weakref.finalize(self, _shut, self._hub, self._server)
         try:
             self._start()
@@ -77,7 +81,14 @@ class Ranks:
 
     # -- what ranks say (hub and fork server threads)
 
+    def _silent(self, who: int, seconds: float) -> None:
+        if who in self.ids and not self._closing:
+            self.on_silence(self.ids.index(who), seconds)
+
     def _handle(self, rank: int, message: Reply, _: bytes) -> None:
+        self.suspicion.heard(rank)
+        if message["t"] == "pong":
+            return
         if message["t"] == "failed":
             error = from_wire(message["error"])
             self._die(PeerLostError(f"rank {rank} could not start: {error}", rank=rank))
@@ -96,6 +107,7 @@ class Ranks:
         return self._die(PeerLostError(f"rank {rank} left: its control socket closed.", rank=rank))
 
     def _exited(self, rank: int, pid: int, status: int) -> None:
+        self.suspicion.forget(rank)
         if self._closing:
             return
         who = f"rank {rank} (pid {pid}, node {self.topology.node_of[rank]})"
@@ -136,10 +148,8 @@ class Ranks:
             lost = self._hub.lost if of_living and self.dead else set()
             return set(self._replies.get((kind, number), {})) | lost
 
+        self._wait_for(lambda: want <= have() or (self.dead is not None and not of_living), timeout_s)
         with self._changed:
-            self._changed.wait_for(
-                lambda: want <= have() or (self.dead is not None and not of_living), timeout_s
-            )
             missing = sorted(want - have())
             if missing and self.dead is not None and not of_living:
                 raise self.dead
@@ -149,6 +159,17 @@ class Ranks:
                 raise OpTimeout(message, rank=missing[0])
             found = self._replies.pop((kind, number), {})
             return {rank: found[who] for rank, who in enumerate(self.ids) if who in found}
+
+    def _wait_for(self, over: Callable[[], bool], timeout_s: float) -> None:
+        """Returns when it is `over`, or after `timeout_s`; meanwhile who says nothing is suspected."""
+        deadline = time.monotonic() + timeout_s
+        self.suspicion.begin(self.ids)
+        while True:
+            left_s = deadline - time.monotonic()
+            with self._changed:
+                if self._changed.wait_for(over, max(min(left_s, self.suspicion.round_s), 0)) or left_s <= 0:
+                    return
+            self.suspicion.round()
 
     def reset(self) -> None:
         """After a failed run: every rank drops connections and counters of the old epoch. If one cannot, the world is dead."""

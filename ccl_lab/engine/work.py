@@ -10,7 +10,7 @@ from typing import Any
 
 from .. import units
 from ..errors import CclError, OpTimeout
-from .hub import cancelled
+from .hub import cancelled, same_culprit
 
 
 class Work:
@@ -36,7 +36,7 @@ class Work:
             ended = self._native.wait(seconds)
         except CclError as error:
             first = self._failed(error)
-            if type(first) is type(error):
+            if same_culprit(first, error):
                 raise
             raise first from error
         if not ended:

@@ -43,7 +43,7 @@ from .lost import LostNics
 from .lower import Mask
 from .member import check_transport, options_of
 from .netns import Namespaces
-from .ranks import Ranks
+from .ranks import Ranks, _weakly
 from .results import trace_of
 from .run import Run
 from .shapes import check_inputs, overwrites_input
@@ -115,6 +115,10 @@ class World:
         self._faults = Faults(self)
         self._lost = LostNics(topology.node_of)
         self._ranks.on_rails = _telling(self._lost, self._faults)
+        self._ranks.on_silence = _weakly(self._suspects)
+
+    def _suspects(self, rank: int, seconds: float) -> None:
+        self._faults.suspects(rank, seconds, self._doing[0])
 
     def _start_ranks(self, elastic: bool, groups: Any, patience: Any) -> Ranks:
         if groups is not None or patience is not None:

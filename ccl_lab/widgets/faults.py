@@ -78,6 +78,7 @@ _EVENTS = {
     "injected": ("fault", "⚡", "fault"), "undone": ("heal", "↺", "undone"), "lost": ("lost", "✕", "path lost"),
     "resumed": ("heal", "▶", "resumed"), "verdict": ("verdict", "⚖", "verdict"),
     "back": ("heal", "●", "back in use"), "peer_lost": ("fault", "☠", "rank lost"),
+    "silent": ("verdict", "◌", "rank silent"), "answers": ("heal", "●", "rank answers"),
 }  # fmt: skip
 
 
@@ -116,6 +117,8 @@ def _group_key(event: Event, node_of: Any) -> Any:
         return kind, _VERDICTS.get(str(event.get("verdict"))), culprit(event, node_of)
     if kind == "peer_lost":
         return kind, event.get("peer")
+    if kind in ("silent", "answers"):
+        return kind, event.get("rank")
     return kind
 
 
@@ -379,7 +382,9 @@ class FaultBoard:
                 for (node, nic), word in sorted(words.items()) if word != "up"]  # fmt: skip
 
     def _ranks(self) -> list[dict[str, Any]]:
-        return [{"rank": int(rank), "state": word, "icon": ICONS.get(word, "!")} for rank, word in sorted(self.faults.ranks().items())]
+        """Ranks that something was done to, or that say nothing."""
+        words = dict.fromkeys(getattr(self.faults, "silent", ()), "silent") | self.faults.ranks()
+        return [{"rank": int(rank), "state": word, "icon": ICONS.get(word, "!")} for rank, word in sorted(words.items())]
 
 
 def _where_of(fault: Any) -> dict[str, int]:

@@ -17,8 +17,8 @@ from ..ports import free_port
 N = 3
 
 
-def launch(body: str, style: str = "ccl", n: int = N, **extra: str) -> list[tuple[int, str]]:
-    """Runs `body` on n ranks started as `style` would; (exit status, output) of each."""
+def started(body: str, style: str = "ccl", n: int = N, **extra: str) -> list[subprocess.Popen[str]]:
+    """`body` on n ranks started as `style` would."""
     port = free_port()
     program = "import numpy as np, ccl_lab as ccl, sys, time, os, signal\n" + textwrap.dedent(body)
     processes = []
@@ -57,6 +57,11 @@ def launch(body: str, style: str = "ccl", n: int = N, **extra: str) -> list[tupl
                 text=True,
             )
         )
+    return processes
+
+
+def ended(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str]]:
+    """(exit status, output) of each, waited for."""
     deadline = time.monotonic() + 120
     results = []
     for process in processes:
@@ -67,6 +72,11 @@ def launch(body: str, style: str = "ccl", n: int = N, **extra: str) -> list[tupl
             output = "still ran after two minutes\n" + process.communicate()[0]
         results.append((process.returncode, output))
     return results
+
+
+def launch(body: str, style: str = "ccl", n: int = N, **extra: str) -> list[tuple[int, str]]:
+    """Runs `body` on n ranks started as `style` would; (exit status, output) of each."""
+    return ended(started(body, style, n, **extra))
 
 
 GOOD = """
@@ -225,6 +235,44 @@ def test_rank_that_never_starts_is_an_error_within_the_deadline():
     assert time.monotonic() - begin < 30
     assert "OpTimeout" in results[0][1] and "within" in results[0][1]
     assert "OpTimeout" in results[2][1] or "PeerLost" in results[2][1]
+
+
+LOSE = """
+    from ccl_lab.engine.member import Member
+    me, victim = int(os.environ["CCL_LAB_RANK"]), int(os.environ["VICTIM"])
+    where, how, meeting = os.environ["WHERE"], os.environ["HOW"], os.environ["MEETING"]
+    def end(*_, **__):
+        os.kill(os.getpid(), signal.SIGSTOP if how == "stopped" else signal.SIGKILL)
+        time.sleep(600)
+    if me == victim and where == "join": Member._join = end
+    if me == victim and where == "connect": Member._connect = end
+    open(f"{meeting}/{me}", "w").close()  # deadlines begin when all have got so far
+    while len(os.listdir(meeting)) < 3: time.sleep(0.01)
+    try:
+        comm = ccl.init(timeout="4s", topology=ccl.Topology.cluster(nodes=3, gpus_per_node=1, nics_per_node=2))
+        if where == "call":
+            comm.barrier(timeout="30s")
+            if me == victim: end()
+        comm.all_reduce(np.ones(1 << 16, np.float32))
+        print("ended without error")
+    except ccl.CclError as error:
+        print("named" if error.rank == victim else f"blamed {error.rank}:", type(error).__name__, error)
+"""
+
+
+@pytest.mark.parametrize("victim", range(3), ids=["rank 0, which holds the job together", "the middle", "the last"])
+@pytest.mark.parametrize("where", ["join", "connect", "call"])
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+def test_a_lost_rank_is_named_by_all_others(how: str, where: str, victim: int, tmp_path) -> None:
+    settings = {"VICTIM": str(victim), "HOW": how, "WHERE": where, "MEETING": str(tmp_path)}
+    processes = started(LOSE, CCL_LAB_START_TIMEOUT="8s", **settings)
+    try:
+        results = ended(processes[:victim] + processes[victim + 1 :])
+    finally:
+        processes[victim].kill()
+        processes[victim].communicate()
+    for status, output in results:
+        assert status == 0 and "named " in output, output
 
 
 def test_outside_a_launcher_says_what_to_do():

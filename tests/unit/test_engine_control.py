@@ -206,3 +206,77 @@ def test_goodbye_is_no_death(star):
     assert not s.aborts[0] and not s.hub.wait_left(0)
     s.spokes[0].close()
     assert s.hub.wait_left(5)
+
+
+def test_who_gives_up_an_exchange_hears_who_is_missing_and_all_who_wait_in_it_do(star):
+    s, said = star(4), {}
+
+    def give(rank, seconds):
+        try:
+            s.spokes[rank].gather("x", rank, seconds)
+        except OpTimeout as error:
+            said[rank] = error
+
+    threads = [threading.Thread(target=give, args=(rank, 60 if rank else 0.2)) for rank in (0, 1)]
+    [t.start() for t in threads]
+    [t.join(60) for t in threads]
+    assert said[0].rank == said[1].rank == 2
+    assert "rank 2 came and was not heard of since, rank 3 came" in str(said[1]) and "within 0.2 s" in str(said[1])
+
+
+def test_a_rank_that_never_came_is_told_apart():
+    wide = hub.Hub(2)
+    ours, theirs = socket.socketpair()
+    wide.add(0, ours)
+    spoke = hub.Spoke(theirs, on_lost=lambda: None)
+    spoke.start()
+    assert wide.admitted == {0} and wide.missing("x") == [0, 1]
+    with pytest.raises(OpTimeout, match="rank 1 never came") as caught:
+        spoke.gather("x", 0, 0.05)
+    assert caught.value.rank == 1
+    spoke.close()
+    wide.close()
+
+
+@pytest.fixture
+def silent_hub(monkeypatch):
+    """A spoke of a hub that does not answer, as one whose process is stopped."""
+    monkeypatch.setattr(hub, "ANSWER_S", 0.05)
+    ours, theirs = socket.socketpair()
+    spoke = hub.Spoke(theirs, on_lost=lambda: None, holder=0)
+    spoke.start()
+    yield spoke
+    spoke.close()
+    ours.close()
+
+
+def test_a_hub_that_does_not_answer_is_named(silent_hub):
+    with pytest.raises(OpTimeout, match="rank 0, which holds the job together, does not answer") as caught:
+        silent_hub.gather("x", 0, 0.05)
+    assert caught.value.rank == 0
+    first = silent_hub.judged(ConnectError("rank 2 did not connect", rank=2), 0.05)
+    assert isinstance(first, ConnectError) and first.rank == 0 and "rank 2 did not connect" in str(first)
+    own = AbortedError("cancelled", rank=1)
+    assert silent_hub.judged(own, 0.05) is own
+
+
+@pytest.mark.parametrize("waited", [OpTimeout, ConnectError])
+def test_of_those_who_wait_for_each_other_the_silent_one_is_named(waited, monkeypatch):
+    monkeypatch.setattr(hub, "ROLL_CALL_S", 0.5)
+    wide = hub.Hub(3)
+    wide.asks = True
+    spokes, ends = [], []
+    for rank in range(3):
+        ours, theirs = socket.socketpair()
+        wide.add(rank, ours)
+        ends.append(theirs)
+        if rank != 1:  # nobody reads what rank 1 is told
+            spokes.append(hub.Spoke(theirs, on_lost=lambda: None, holder=0))
+            spokes[-1].start()
+    first = spokes[1].judged(waited("rank 0 did not connect", rank=0), 60)
+    assert type(first) is waited and first.rank == 1 and "rank 1 does not answer" in str(first)
+    assert spokes[0].first_reason(60).rank == 1
+    for spoke in spokes:
+        spoke.close()
+    ends[1].close()
+    wide.close()

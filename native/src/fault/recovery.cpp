@@ -197,7 +197,12 @@ void Rails::hear(const Datagram& datagram) {
       hear_of_path(message, record_of({datagram.peer, message.peer_nic, message.nic}));
       break;
     // It was there when this was asked; any other message may be from long before.
-    case MessageKind::pong: peer.heard_ns = std::max(peer.heard_ns, std::min(static_cast<std::int64_t>(message.token), now_ns_)); break;
+    case MessageKind::pong:
+      if (const std::int64_t asked_ns = std::min(static_cast<std::int64_t>(message.token), now_ns_); asked_ns > peer.heard_ns) {
+        peer.heard_ns = asked_ns;
+        watch_ns_ = now_ns_;  // who waits for this decides now, not when it would have asked again
+      }
+      break;
     case MessageKind::ask:
     case MessageKind::told: break;
   }

@@ -1,0 +1,152 @@
+// When rails decide that a path is lost, against a transport and a messenger that do what a test says.
+//
+// Is: the moment of a decision, message by message. Is not: what becomes of bytes (test_faults, which plays millions of faults).
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "check.hpp"
+#include "fault/rails.hpp"
+
+namespace ccl_lab {
+namespace {
+
+constexpr std::int64_t kMs = 1'000'000;
+
+// Takes every put and confirms none: a NIC that swallows what it is given.
+class Swallowing final : public Transport {
+ public:
+  const char* name() const override { return "swallowing"; }
+  Status register_region(RegionKey, std::byte*, std::uint64_t) override { return {}; }
+  Status deregister_region(RegionKey) override { return {}; }
+  bool connected(std::int32_t) const override { return true; }
+  Status put(const Put& put) override {
+    puts.push_back(put);
+    return {};
+  }
+  Status get(const Get&) override { return {}; }
+  void retire(const Path& path) override { retired.push_back(path); }
+  int poll(std::int64_t, std::vector<Completion>&, std::vector<LinkEvent>&) override { return 0; }
+  void wait_set(std::vector<pollfd>&, std::int64_t&) const override {}
+  void reset(std::uint16_t) override {}
+
+  std::vector<Put> puts;
+  std::vector<Path> retired;
+};
+
+class Mail final : public Messenger {
+ public:
+  void send(const Datagram& datagram) override { sent.push_back(datagram); }
+  int poll(std::int64_t, std::vector<Datagram>& arrived) override {
+    const int n = static_cast<int>(came.size());
+    arrived.insert(arrived.end(), came.begin(), came.end());
+    came.clear();
+    return n;
+  }
+  void wait_set(std::vector<pollfd>&, std::int64_t&) const override {}
+  void reset(std::uint16_t) override {}
+
+  // The peer's answer to the last ping.
+  void answer() {
+    Datagram pong = sent.back();
+    pong.message.kind = MessageKind::pong;
+    pong.message.from = pong.peer;
+    came.push_back(pong);
+  }
+
+  std::vector<Datagram> sent;
+  std::vector<Datagram> came;
+};
+
+// Rank 0 with one path to rank 1, and a put on it at time 0 that nobody confirms.
+struct Silent {
+  Silent() : rails(0, transport, mail, SignalTable(words.data(), 2, 4, 4), nullptr, options()) {
+    CHECK(rails.add_path(path, 0).ok());
+    Put put;
+    put.peer = 1;
+    put.source = bytes.data();
+    put.nbytes = bytes.size();
+    step(0);
+    CHECK(rails.put(put).ok());
+    step(0);
+  }
+
+  static RailOptions options() {
+    RailOptions o;
+    o.node_of = {0, 1};
+    o.silence_ns = 50 * kMs;
+    return o;
+  }
+
+  void step(std::int64_t now_ns) {
+    rails.poll(now_ns, completions, events);
+    for (const RailEvent& event : rails.events()) seen.push_back(event);
+  }
+
+  std::int64_t wake_ns() const {
+    std::vector<pollfd> none;
+    std::int64_t at = std::numeric_limits<std::int64_t>::max();
+    rails.wait_set(none, at);
+    return at;
+  }
+
+  Swallowing transport;
+  Mail mail;
+  std::vector<std::atomic<std::uint64_t>> words = std::vector<std::atomic<std::uint64_t>>(8);
+  std::vector<std::byte> bytes = std::vector<std::byte>(65536);
+  Path path{1, 0, 0};
+  Rails rails;
+  std::vector<Completion> completions;
+  std::vector<LinkEvent> events;
+  std::vector<RailEvent> seen;
+};
+
+TEST(a_silent_path_is_lost_when_the_answer_comes_and_not_when_it_would_be_asked_again) {
+  Silent s;
+  CHECK_EQ(s.transport.puts.size(), 1u);
+  s.step(49 * kMs);
+  CHECK(s.mail.sent.empty());
+  s.step(50 * kMs);
+  CHECK_EQ(s.mail.sent.size(), 1u);
+  CHECK(s.mail.sent.back().message.kind == MessageKind::ping);
+  CHECK(s.rails.up(s.path));
+  s.mail.answer();
+  s.step(50 * kMs + 1000);
+  CHECK(!s.rails.up(s.path));
+  CHECK_EQ(s.seen.size(), 1u);
+  CHECK(s.seen.front().kind == RailEventKind::lost);
+  CHECK_EQ(s.seen.front().at_ns, 50 * kMs + 1000);
+  CHECK_EQ(s.transport.retired.size(), 1u);
+}
+
+TEST(an_answer_from_before_the_silence_decides_nothing) {
+  Silent s;
+  Datagram old;
+  old.peer = 1;
+  old.message.kind = MessageKind::pong;
+  old.message.from = 1;
+  old.message.token = static_cast<std::uint64_t>(40 * kMs);
+  s.step(50 * kMs);
+  s.mail.came.push_back(old);
+  s.step(51 * kMs);
+  CHECK(s.rails.up(s.path));
+  s.mail.answer();
+  s.step(52 * kMs);
+  CHECK(!s.rails.up(s.path));
+}
+
+TEST(a_peer_that_does_not_answer_is_asked_again_and_its_path_stays) {
+  Silent s;
+  s.step(50 * kMs);
+  const std::int64_t again_ns = s.wake_ns();
+  CHECK(again_ns > 50 * kMs && again_ns <= 150 * kMs);
+  s.step(again_ns);
+  CHECK_EQ(s.mail.sent.size(), 2u);
+  CHECK(s.rails.up(s.path));
+}
+
+}  // namespace
+}  // namespace ccl_lab
