@@ -2,6 +2,7 @@
 # make demo    real ranks, timed and compared   make sanitize  native tests under address, undefined, thread
 # make build   the package, editable            make bench     side-by-side benchmarks    make fuzz   1 M broken files
 # make rig     machines with RDMA NICs, once    make test-rdma tests on them
+# make sanitize-gpu  tests/gpu under compute-sanitizer, where a GPU and the CUDA toolkit are
 #
 # Needs python3 >= 3.10, a C++20 compiler and make; all else is installed into $(VENV). Re-running rebuilds only what changed.
 # Variables: PYTHON, VENV, LAB_ARGS (say "--no-browser --port 8899"), DEMO_ARGS, TEST_ARGS, BENCH_ARGS (say "--quick"), FUZZ_INPUTS.
@@ -16,14 +17,19 @@ BENCH_ARGS ?=
 FUZZ_INPUTS ?= 1000000
 SECONDS ?= 60
 SEED ?= 1
-SANITIZERS ?= address undefined thread
+SANITIZERS ?= address,undefined thread
+COMPUTE_SANITIZER ?= compute-sanitizer
+GPU_TOOLS ?= memcheck racecheck synccheck
 
 BIN := $(VENV)/bin
 DEPS := $(VENV)/.ccl_lab_deps
 BUILT := $(VENV)/.ccl_lab_built
+# One folder for native tests and for the programs that Python tests run (tests/native_build.py has the same options).
+CONFIGURE = PATH="$(abspath $(BIN)):$$PATH" cmake -S native -B build/tests -G Ninja -DCMAKE_BUILD_TYPE=Release \
+  -DCCL_LAB_TESTS=ON -DCCL_LAB_BENCH=ON -DCCL_LAB_BIND=OFF >/dev/null
 NATIVE := $(shell find native -type f \( -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name 'CMakeLists.txt' -o -name '*.cmake' \))
 
-.PHONY: lab demo test test-native native-tests rig test-rdma build bench clean fuzz fuzz-faults soak sanitize
+.PHONY: lab demo test test-native native-tests rig test-rdma build bench clean fuzz fuzz-faults soak sanitize sanitize-gpu
 .DEFAULT_GOAL := build
 
 build: $(BUILT)
@@ -63,19 +69,19 @@ fuzz: build
 
 # Seeded faults on the virtual network for SECONDS, from SEED on; a failing seed prints how to see it again.
 fuzz-faults: $(DEPS)
-	@PATH="$(abspath $(BIN)):$$PATH" cmake -S native -B build/tests -G Ninja -DCMAKE_BUILD_TYPE=Release -DCCL_LAB_TESTS=ON -DCCL_LAB_BIND=OFF >/dev/null
+	@$(CONFIGURE)
 	PATH="$(abspath $(BIN)):$$PATH" cmake --build build/tests --target fuzz_faults -- --quiet
 	build/tests/tests/fuzz_faults --seconds $(SECONDS) --first-seed $(SEED)
 
 # Eight hours of random faults in virtual time, ten minutes live.
 soak: build
-	@PATH="$(abspath $(BIN)):$$PATH" cmake -S native -B build/tests -G Ninja -DCMAKE_BUILD_TYPE=Release -DCCL_LAB_TESTS=ON -DCCL_LAB_BIND=OFF >/dev/null
+	@$(CONFIGURE)
 	PATH="$(abspath $(BIN)):$$PATH" cmake --build build/tests --target fuzz_faults -- --quiet
 	build/tests/tests/fuzz_faults --soak-hours 8
 	$(BIN)/python -m bench soak
 
 native-tests: $(DEPS)
-	@PATH="$(abspath $(BIN)):$$PATH" cmake -S native -B build/tests -G Ninja -DCMAKE_BUILD_TYPE=Release -DCCL_LAB_TESTS=ON -DCCL_LAB_BIND=OFF >/dev/null
+	@$(CONFIGURE)
 	PATH="$(abspath $(BIN)):$$PATH" cmake --build build/tests -- --quiet
 
 test-native: native-tests
@@ -95,6 +101,14 @@ sanitize: $(DEPS)
 	    -DCCL_LAB_SANITIZE=$$kind -DCCL_LAB_TESTS=ON -DCCL_LAB_BIND=OFF >/dev/null && \
 	  PATH="$(abspath $(BIN)):$$PATH" cmake --build build/sanitize-$$kind && \
 	  PATH="$(abspath $(BIN)):$$PATH" ctest --test-dir build/sanitize-$$kind --output-on-failure || exit 1; \
+	done
+
+# Of what is built: `make build` before. Ranks are processes, which are followed too.
+sanitize-gpu: | $(BIN)/python
+	@command -v $(COMPUTE_SANITIZER) >/dev/null || { echo "$(COMPUTE_SANITIZER) is not in PATH: it comes with the CUDA toolkit"; exit 1; }
+	@for tool in $(GPU_TOOLS); do \
+	  echo "== tests/gpu under $$tool"; \
+	  $(COMPUTE_SANITIZER) --tool $$tool --target-processes all --error-exitcode 9 $(BIN)/python -m pytest -q tests/gpu $(TEST_ARGS) || exit 1; \
 	done
 
 clean:

@@ -1,4 +1,4 @@
-"""Collectives of 2, 4 and 8 processes on one GPU beside what the GPU can do at all: copies by its copy engines, timed by its events.
+"""Collectives of 2, 4 and 8 processes on one GPU, and its reduction kernels, beside what the GPU can do at all, timed by its events.
 
 Is: ratios to the copy limit that the same run measured, results checked. Is not: a figure of NVLink (one GPU), and not of several GPUs.
 Invariants: medians over rounds; the time of a round is that of the slowest rank; random data.
@@ -26,7 +26,7 @@ from tests.integration.device_cases import LIBRARY, Array, Gpu
 
 RANKS = (2, 4, 8)
 ROUNDS, WARM = 15, 3
-MESSAGE_BYTES, LARGE_BYTES, SMALL_BYTES = 256 << 20, 1 << 30, 8 << 10
+MESSAGE_BYTES, LARGE_BYTES, SMALL_BYTES, KERNEL_BYTES = 256 << 20, 1 << 30, 8 << 10, 256 << 20
 REPLAYS = 100
 
 
@@ -124,22 +124,40 @@ def rank_main(message_bytes: int, large_bytes: int) -> dict[str, Any]:
     }
 
 
-def run(message_bytes: int = MESSAGE_BYTES, large_bytes: int = LARGE_BYTES, ranks: tuple[int, ...] = RANKS) -> dict[str, Any]:
-    """A row for each number of ranks; without a GPU only the reason."""
+def kernels_main(nbytes: int) -> list[dict[str, Any]]:
+    """What the process that measures the kernels prints."""
+    from bench import cuda_kernels
+
+    gpu = Gpu()
+    return cuda_kernels.rows(nbytes, Clock(gpu), gpu)
+
+
+def run(
+    message_bytes: int = MESSAGE_BYTES, large_bytes: int = LARGE_BYTES, ranks: tuple[int, ...] = RANKS, kernel_bytes: int = KERNEL_BYTES
+) -> dict[str, Any]:
+    """A row for each number of ranks, and one for each kernel; without a GPU only the reason."""
     if why := missing():
         return {"rows": [], "skipped": why, "summary": f"not run: {why}"}
     sizes = {"BENCH_CUDA_BYTES": f"{message_bytes},{large_bytes}", "DEVICE_LIBRARY": LIBRARY}
     rows = [answer_of("bench.cuda", n, timeout_s=600, **sizes) for n in ranks]
+    kernels = answer_of("bench.cuda", 1, timeout_s=600, **sizes, BENCH_CUDA_KERNEL_BYTES=str(kernel_bytes))
     gpus = [f"{gpu['name']} (sm_{gpu['capability']})" for gpu in devices.driver(LIBRARY)["gpus"]]
     words = "; ".join(
         f"{row['ranks']} ranks: all_gather {row['all_gather_of_limit']:.0%}, all_to_all {row['all_to_all_of_limit']:.0%} of the copy "
         f"limit, all_reduce {row['all_reduce_of_bound']:.0%} of the bound, 8 KiB replayed {row['replayed_8KiB_all_reduce_us']:.0f} us"
         for row in rows
     )
-    return {"gpus": gpus, "message_bytes": message_bytes, "large_bytes": large_bytes, "rows": rows, "summary": words}
+    least = min(kernels, key=lambda row: row["of_bandwidth"])
+    words += (
+        f"; kernels of 2 to 8 sources: all right, at least {least['of_bandwidth']:.0%} of the copy's bandwidth "
+        f"({least['dtype']}, {least['sources']} sources)"
+    )
+    sizes_said = {"message_bytes": message_bytes, "large_bytes": large_bytes, "kernel_bytes": kernel_bytes}
+    return {"gpus": gpus, **sizes_said, "rows": rows, "kernels": kernels, "summary": words}
 
 
 if __name__ == "__main__" and sys.argv[1:] == ["rank"]:
     given = [int(size) for size in os.environ["BENCH_CUDA_BYTES"].split(",")]
-    answer = rank_main(*given)
+    alone = os.environ.get("BENCH_CUDA_KERNEL_BYTES")
+    answer: Any = rank_main(*given) if alone is None else kernels_main(int(alone))
     print(json.dumps(answer), flush=True)

@@ -77,11 +77,15 @@ def transport(meeting: Meeting, rails: Sequence[int], nbytes: int, transfers: in
     return float(found.stdout) if ME == 1 else 0.0
 
 
+def settings_of(rails: Sequence[int]) -> dict[str, str]:
+    """Of a job whose NICs have one queue pair for each pair."""
+    return {"nics": ",".join(f"eth{rail}" for rail in rails), "rdma": f"qps={QUEUE_PAIRS}", "trace_spans": "0", "timeout": "300s"}
+
+
 def engine(meeting: Meeting, rails: Sequence[int], nbytes: int, transfers: int) -> float:
     """Sends through `ccl_lab.init()` over verbs, all started at once, of `nbytes` for each NIC; one queue pair for each pair of NICs."""
-    settings = {"nics": ",".join(f"eth{rail}" for rail in rails), "rdma": f"qps={QUEUE_PAIRS}", "trace_spans": "0", "timeout": "300s"}
     gc.collect()  # a communicator keeps its 64 GiB of addresses until it is collected, and a machine of the rig has 512
-    with join(**settings) as comm:
+    with join(**settings_of(rails)) as comm:
         memory = ccl.empty(len(rails) * nbytes, "uint8")
         move = comm.recv if ME == 0 else comm.send
         move(memory, 1 - ME)  # makes the connections, registers the memory
@@ -94,8 +98,26 @@ def engine(meeting: Meeting, rails: Sequence[int], nbytes: int, transfers: int) 
     return seconds
 
 
+def one_sided(meeting: Meeting, rails: Sequence[int], nbytes: int, transfers: int) -> float:
+    """Puts into a window of machine 0, all started at once, of `nbytes` for each NIC; machine 0 calls nothing until all are there."""
+    gc.collect()
+    with join(**settings_of(rails)) as comm:
+        memory = ccl.empty(len(rails) * nbytes, "uint8")
+        with comm.window(memory) as window:
+            if ME == 1:
+                window.put(0, memory)
+            comm.barrier()
+            begin = time.monotonic()
+            for _ in range(transfers if ME == 1 else 0):
+                window.put(0, memory, async_op=True)
+            window.flush()
+            seconds = time.monotonic() - begin
+    return seconds
+
+
 SIDES: dict[str, Side] = {
     "ib_write_bw": write_bw, "ib_write_bw_yielding": yielding, "pyverbs": pyverbs, "transport": transport, "ccl_lab": engine,
+    "one_sided": one_sided,
 }  # fmt: skip
 
 

@@ -45,6 +45,10 @@ class Engine:                       # one rank
     def node_complete(self) -> bool: ...                                 # all ranks are on this node, and attached
     def compile_exchange(self, *, plan_hash: int, dtype: int, row_bytes: int, capacity_bytes: int, n_splits: int, group: list[int], nic: list[int], peer_nic: list[int], interleaved: bool) -> "Exchange": ...  # all_to_allv_dynamic of one shape; nic, peer_nic by place in the group
     def start_exchange(self, exchange: "Exchange", send: np.ndarray, receive: np.ndarray, scratch: np.ndarray, lengths: np.ndarray, ids: np.ndarray, blocks: np.ndarray, handles: np.ndarray, *, tag: int, coll_id: int, timeout_s: float, caller_waits: bool) -> "Work": ...  # u8 views (send: any memory), counts i32 or i64, handles u64 by place (empty: peers say where they are); the caller keeps all until it has ended
+    window_places: int                                                   # windows that may be open at a time
+    def window_signals(self) -> list[int]: ...                           # by place of a window and rank: signals so far
+    def shown_offset(self, address: int, nbytes: int) -> int: ...        # offset in the arena of what was taken from it, or of registered whole pages; -1: peers do not reach it
+    def make_window(self, number: int, place: int, memory: np.ndarray, parts: list[tuple[int, int]], lanes: list[list[tuple[int, int]]], raised: list[int]) -> "Window": ...  # parts: by rank, (offset in its arena, bytes); lanes: by rank, pairs of NICs, home first; raised: by rank, of window_signals
     def register(self, address: int, nbytes: int) -> None: ...           # ordinary memory that peers may use in place
     def unregister(self, address: int) -> None: ...
     @property
@@ -76,6 +80,18 @@ class Computation:                  # who does the compute ops of a run; a progr
     def emulated(duration_ns: np.ndarray) -> "Computation": ...          # a device that is only a clock: i64 ns by partition; carries
     @staticmethod
     def caller(carries: bool = False) -> "Computation": ...              # the thread that calls next_partition; carries: INPUT holds what partitions produce, the engine adds the other sources and writes the sum
+class Window:                       # memory of all ranks, as one of them reaches it
+    def put(self, rank: int, data: np.ndarray, offset: int, signals: bool, urgent: bool) -> "WindowOp | None": ...  # u8 view; None: it has ended, or was copied; else the caller keeps it
+    def get(self, rank: int, out: np.ndarray, offset: int) -> "WindowOp | None": ...
+    def signal(self, rank: int) -> "WindowOp | None": ...
+    def flush(self, rank: int) -> "WindowOp | None": ...                 # -1: of all ranks
+    def wait(self, rank: int, count: int, timeout_s: float) -> list[int]: ...  # GIL released; takes signals (rank -1: of any), the rank of each; OpTimeout: none was taken
+    def count(self, rank: int) -> int: ...
+    def close(self) -> None: ...
+class WindowOp:
+    def wait(self, timeout_s: float = -1.0) -> bool: ...
+    def done(self) -> bool: ...
+    def failed(self) -> bool: ...
 class Work:
     def next_partition(self) -> int: ...                                 # op_id of the compute op to do now, the one before having ended; GIL released; -1: ended; raises the error it ended in
     scratch: np.ndarray | None                                           # u8 view of SCRATCH

@@ -11,6 +11,7 @@ docs/simulator.md). Invariant: a Summary's times are those that the Trace would 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Union
@@ -24,8 +25,9 @@ from .planner import estimate, outline, plan
 from .simulator import Job, Summary, simulate_shared, summarize
 from .simulator import simulate as simulate_schedule
 from .simulator.changes import Changes
-from .simulator.exact import late_times_ps, picoseconds
+from .simulator.exact import Times, exact_times, late_times_ps, picoseconds
 from .simulator.loads import nic_bytes
+from .simulator.op_rows import nic_rows, rank_rows, step_rows
 from .topo import Topology, topology_from_text
 from .trace import Trace
 from .trace.statistics import bandwidths
@@ -36,7 +38,9 @@ __all__ = ["changes_of", "degrade", "simulate"]
 # Up to so many ops a Trace is made, and a schedule is unrolled where nothing else works: 2 s and 2 GB.
 MOST_SPANS, MOST_ROWS = 500_000, 4_000_000
 
-ROWS, MOST_LISTED = ("ranks", "nodes", "nics"), 20
+ROWS, MOST_LISTED = ("ranks", "nodes", "nics", "steps"), 20
+# Rows of ops: "steps", and those of one rank or NIC. All of them are listed.
+_OF_OPS = re.compile(r"steps|rank:(\d+)|nic:(\d+):(\d+)")
 TIERS = ("exact", "shared", "estimate")
 
 Result = Union[Trace, Summary]
@@ -53,7 +57,8 @@ def simulate(what: Schedule | Outline | str, topology: Topology | str, nbytes: S
     interference: as `ccl_lab.simulator.simulate`. faults: texts as `degrade` and, at a time, `changes_of` take them. result: "trace",
     "summary", or "auto": a Trace up to 500,000 ops, a Summary (the end of every rank, bandwidths) above. tier: "exact"; "shared": links
     carry all their transfers at one time, fairly, those of other `jobs` (simulator.Job) too; "estimate": the planner's closed form.
-    rows: of "ranks", "nodes" (those that end last) and "nics" (those that are busy longest), in `meta["rows"]` of a Summary.
+    rows: of "ranks", "nodes" (those that end last), "nics" (those that are busy longest), "steps", "rank:7" (its ops) and "nic:7:2" (what
+    NIC 2 of node 7 carried), in `meta["rows"]` of a Summary; the last three, of the exact tier, unroll the schedule: up to 4,000,000 ops.
 
     Raises UsageError for an unknown name, option, fault or size, ShapeError where schedule and topology differ in ranks, UnsupportedError
     for a schedule that can only be timed op by op and has too many. Cost: milliseconds for a few ranks; a second for 131,072.
@@ -74,11 +79,16 @@ def simulate(what: Schedule | Outline | str, topology: Topology | str, nbytes: S
     changes = changes_of(where, faults)
     late = _both(late, fault_late, where.n_ranks)
     if rows:
-        if result == "trace" or set(rows) - set(ROWS):
-            raise UsageError(f"rows {list(rows)!r}: expected some of {', '.join(ROWS)}, of a Summary (a Trace has all its own).")
+        others, of_ops = _sorted_rows(rows, result, tier)
         summary = simulate(what, where, nbytes, dtype, counts, late, compute_ps, alpha, interference, tier=tier, jobs=jobs,
                            faults=[text for text in faults if "at=" in text], result="summary", **options)  # fmt: skip
-        return _with_rows(summary, rows, what, where, options)
+        found = _with_rows(summary, others, what, where, options)
+        if of_ops:
+            schedule = _schedule(what, where, nbytes, dtype, counts, options, "rows of steps and of a rank or NIC are of ops:")
+            sizes = (None, None, None) if isinstance(what, str) else (nbytes, dtype, counts)
+            times = exact_times(schedule, where, *sizes, late, compute_ps, alpha, interference, changes)
+            found.meta["rows"].update(_rows_of_ops(of_ops, schedule, where, times))
+        return found
     if tier == "estimate":
         return _estimated(what, where, nbytes, dtype, late, changes, result, options)
     if tier == "shared":
@@ -110,6 +120,18 @@ def simulate(what: Schedule | Outline | str, topology: Topology | str, nbytes: S
     return _outlined(outline(what, where, **options), where, None, None, late, alpha, result, changes)
 
 
+def _sorted_rows(rows: Sequence[str] | str, result: str, tier: str) -> tuple[list[str], list[str]]:
+    """Names of rows about ranks, nodes and NICs, and of those about ops; UsageError for what is neither, or cannot be had."""
+    names = [rows] if isinstance(rows, str) else [str(name) for name in rows]
+    if result == "trace" or any(name not in ROWS and not _OF_OPS.fullmatch(name) for name in names):
+        raise UsageError(f"rows {names!r}: expected some of {', '.join(ROWS)}, rank:R, nic:NODE:NIC, of a Summary (a Trace has all its "
+                         "own).")  # fmt: skip
+    of_ops = [name for name in names if _OF_OPS.fullmatch(name)]
+    if of_ops and tier != "exact":
+        raise UsageError(f"rows {of_ops!r} belong to the exact tier; take the Trace of tier {tier!r}.")
+    return [name for name in names if name not in of_ops], of_ops
+
+
 def _with_rows(found: Result, rows: Sequence[str], what: Any, topology: Topology, options: Mapping[str, Any]) -> Summary:
     """The Summary with MOST_LISTED rows of each kind, the worst first."""
     assert isinstance(found, Summary)
@@ -124,6 +146,16 @@ def _with_rows(found: Result, rows: Sequence[str], what: Any, topology: Topology
     if "nics" in rows:
         listed["nics"] = _busiest_nics(found, what, topology, options)
     return Summary({**found.meta, "rows": listed})
+
+
+def _rows_of_ops(names: Sequence[str], schedule: Schedule, topology: Topology, times: Times) -> dict[str, list[dict[str, Any]]]:
+    listed = {}
+    for name in names:
+        kind, *numbers = name.split(":")
+        which = [int(number) for number in numbers]
+        listed[name] = (step_rows(schedule, times) if kind == "steps" else rank_rows(schedule, topology, times, *which) if kind == "rank"
+                        else nic_rows(schedule, topology, times, *which))  # fmt: skip
+    return listed
 
 
 def _busiest_nics(found: Summary, what: Any, topology: Topology, options: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -165,7 +197,8 @@ def _estimated(what: Any, topology: Topology, nbytes: Size | None, dtype: str | 
     })  # fmt: skip
 
 
-def _schedule(what: Any, topology: Topology, nbytes: Size | None, dtype: str | None, counts: Any, options: Mapping[str, Any]) -> Schedule:
+def _schedule(what: Any, topology: Topology, nbytes: Size | None, dtype: str | None, counts: Any, options: Mapping[str, Any],
+              why: str = "where links are shared") -> Schedule:  # fmt: skip
     """The ops of what is simulated, for a tier that needs all of them."""
     if isinstance(what, Schedule):
         _no_options(options)
@@ -174,7 +207,7 @@ def _schedule(what: Any, topology: Topology, nbytes: Size | None, dtype: str | N
         check_names(what, dtype or "float32")
         _known_options(options)
         planned = {**options, "nbytes": "1MiB" if nbytes is None else nbytes, "dtype": dtype or "float32"}
-        if counts is not None or what == "all_to_allv":
+        if topology.n_ranks == 1 or counts is not None or what == "all_to_allv":
             return plan(what, topology, counts=counts, **planned)
         what = outline(what, topology, **planned)
     else:
@@ -182,7 +215,7 @@ def _schedule(what: Any, topology: Topology, nbytes: Size | None, dtype: str | N
     if not isinstance(what, Outline):
         raise UsageError(f"simulate({what!r}): expected a Schedule, or the name of a collective.")
     if what.ops_about > MOST_ROWS:
-        raise UnsupportedError(f"a schedule of about {what.ops_about:,} ops: where links are shared at most {MOST_ROWS:,} are unrolled. "
+        raise UnsupportedError(f"a schedule of about {what.ops_about:,} ops: {why} at most {MOST_ROWS:,} are unrolled. "
                                "Take fewer nodes or another algorithm, or simulate outline(...).unroll(), where memory allows.")
     return what.unroll()
 

@@ -1,6 +1,6 @@
-"""The native programs that Python tests run: built once, in a build folder of their own, by whoever comes first.
+"""The native programs that Python tests run: built once, in the folder of the native tests, by whoever comes first.
 
-Is not: the build of the package or of the native tests (Makefile).
+Is not: the build of the package, nor of all native tests (Makefile, with the same folder and options).
 Invariant: several test processes may ask at once; one builds, the others wait.
 """
 
@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-BUILD = ROOT / "build/native"
+BUILD = ROOT / "build/tests"
 
 
 def environment() -> dict[str, str]:

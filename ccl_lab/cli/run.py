@@ -40,7 +40,8 @@ def add_commands(commands: Any) -> None:
                           help="exact; shared: transfers share links, those between switches too; estimate: the planner's closed form "
                                "(default: %(default)s)")  # fmt: skip
     simulate.add_argument("--rows", default="", metavar="NAMES",
-                          help="list those that end last or are busy longest: ranks,nodes,nics")  # fmt: skip
+                          help="list those that end last or are busy longest: ranks,nodes,nics; up to 4 million ops also steps, "
+                               "rank:7 (its ops), nic:7:2 (what NIC 2 of node 7 carried)")  # fmt: skip
     simulate.add_argument("--channels", type=int, metavar="N", help="streams per rank (default: by NICs)")
     simulate.set_defaults(run=run_simulate)
 

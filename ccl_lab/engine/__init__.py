@@ -27,6 +27,7 @@ _NAMES = {
     "Run": ".run",
     "Communicator": ".communicator",
     "ElasticCommunicator": ".elastic",
+    "Window": ".window",
     "Work": ".work",
     "empty": ".communicator",
 }

@@ -34,6 +34,7 @@ from .join import Job
 from .lower import FUSED, fusible
 from .made import MADE, empty
 from .shapes import blocked, layout_of, message_nbytes, other
+from .window import Windowing
 from .work import Work
 
 MAX_PLANS = 256
@@ -50,7 +51,7 @@ _ONE_PASS = frozenset(
 )
 
 
-class Communicator(Exchanging):
+class Communicator(Exchanging, Windowing):
     """Rank `rank` of `size`. Made by `ccl_lab.init()`; close it, or use it as a context manager."""
 
     def __init__(self, job: Job) -> None:

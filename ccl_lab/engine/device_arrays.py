@@ -40,21 +40,33 @@ class DeviceArray:
         assert count == -1
         return DeviceArray(self.owner, self.address, (self.size,), self.dtype, self.stream, self.ordinal, self.flags.writeable)
 
-    def fresh(self, shape: tuple[int, ...]) -> DeviceArray:
-        """New memory of the owner's kind, type and GPU. Raises UsageError where that is not known how."""
+    def part(self, begin: int, count: int) -> DeviceArray:
+        """`count` of its elements, in one dimension, from the one at `begin`."""
+        address = self.address + begin * self.dtype.itemsize
+        return DeviceArray(self.owner, address, (count,), self.dtype, self.stream, self.ordinal, self.flags.writeable)
+
+    def fresh(self, shape: tuple[int, ...], dtype: np.dtype[Any] | None = None) -> DeviceArray:
+        """New memory of the owner's kind and GPU, of its type unless given. Raises UsageError where that is not known how."""
         owner, module = self.owner, type(self.owner).__module__.partition(".")[0]
         if hasattr(owner, "new_empty"):
-            return found(owner.new_empty(shape), "out")
+            if dtype is None:
+                return found(owner.new_empty(shape), "out")
+            return found(owner.new_empty(shape, dtype=getattr(sys.modules["torch"], dtype.name) if module == "torch" else dtype), "out")
         if module == "cupy":
-            return found(sys.modules["cupy"].empty(shape, owner.dtype), "out")
+            return found(sys.modules["cupy"].empty(shape, dtype or owner.dtype), "out")
         if module == "numba":
-            return found(sys.modules["numba.cuda"].device_array(shape, owner.dtype), "out")
+            return found(sys.modules["numba.cuda"].device_array(shape, dtype or owner.dtype), "out")
         raise UsageError(f"{type(owner).__name__} does not say how to make another one on the GPU: pass out=.")
 
 
 def on_device(*arrays: Any) -> bool:
     """True if any of them is memory of a GPU."""
     return any(isinstance(array, DeviceArray) for array in arrays)
+
+
+def any_of(*values: Any) -> bool:
+    """True if any of these objects of users is memory of a GPU."""
+    return any(find(value, "an array") is not None for value in values)
 
 
 def find(value: Any, what: str) -> DeviceArray | None:

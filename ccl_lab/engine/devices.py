@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import _core, units
-from ..errors import CclError, OpTimeout, UnsupportedError, UsageError
+from ..errors import CclError, OpTimeout, UsageError
 from ..ir import Schedule, collectives
 from .device_arrays import DeviceArray
+from .held import Watch
 from .hub import same_culprit
 from .shapes import layout_of, message_nbytes
+from .staged import Staged
 
 if TYPE_CHECKING:
     from .member import Member
@@ -52,7 +54,7 @@ def kernels() -> str:
 class DeviceWork:
     """A collective on the streams of this rank's GPU. Later work on the stream of its arrays is behind it without waiting."""
 
-    def __init__(self, devices: Devices, number: int, result: Any, what: str) -> None:
+    def __init__(self, devices: Devices | Staged, number: int, result: Any, what: str) -> None:
         self._devices, self._number, self._result, self._what = devices, number, result, what
 
     def done(self) -> bool:
@@ -77,7 +79,9 @@ class Devices:
     def __init__(self, member: Member, planned: Callable[..., Schedule], failed: Callable[[CclError], CclError]) -> None:
         self._member, self._planned, self._failed = member, planned, failed
         self._plans: OrderedDict[tuple[Any, ...], Schedule] = OrderedDict()
+        self.staged = Staged(member, planned, self._told, failed, DeviceWork, lambda: LIBRARY)
         self._session: Any = None
+        self._watch: Watch | None = None
         self._coll_id = 0
 
     @property
@@ -94,6 +98,11 @@ class Devices:
         if not 0 <= root < size:
             raise UsageError(f"root {root} of {collective}: expected a rank from 0 to {size - 1}.", rank=rank)
         self._check_together(collective, source, target)
+        if not self._member.engine.node_complete:
+            return self.staged.call(
+                collective, source, target, redop=redop, root=root, peer=peer, counts=counts, algorithm=algorithm, timeout=timeout,
+                async_op=async_op,
+            )
         some = source if source is not None else target
         dtype = collectives.dtype_name(some.dtype)
         in_place = source is not None and target is not None and source.nbytes > 0
@@ -132,7 +141,6 @@ class Devices:
         key = (collective, chosen, dtype, redop, in_place, root, peer, sizes)
         schedule = self._plans.get(key)
         if schedule is None:
-            self._check_topology()
             schedule = self._planned(
                 collective, PLANNED_BYTES * self._member.topology.n_ranks, chosen, dtype=dtype, redop=redop, in_place=in_place, root=root,
                 peer=peer, counts=counts,
@@ -141,16 +149,6 @@ class Devices:
             if len(self._plans) > MAX_PLANS:
                 self._plans.popitem(last=False)
         return schedule
-
-    def _check_topology(self) -> None:
-        rank, member = self._member.rank, self._member
-        if not member.engine.node_complete:
-            why = "the ranks are on several nodes" if member.topology.n_nodes > 1 else f"transport is {member.options.transport!r}"
-            raise UnsupportedError(
-                f"arrays on a GPU, rank {rank}: {why}, and memory of GPUs moves between ranks of one node that share memory. Copy to "
-                "the host (x.cpu()) for collectives across nodes, or use transport='auto' on one node.",
-                rank=rank,
-            )
 
     def _open(self, array: DeviceArray) -> None:
         """At the first call: the session on the GPU of its array. An array that does not say which is taken to be on GPU 0."""
@@ -169,6 +167,7 @@ class Devices:
             )
         except CclError as error:
             raise self._told(error) from None
+        self._watch = Watch(self._session, self._failed)
 
     def _run(self, program: Any, source: Any, target: Any, stream: int, seconds: float) -> int:
         addresses = [0 if array is None or array.nbytes == 0 else array.address for array in (source, target)]
@@ -192,22 +191,29 @@ class Devices:
     def explain(self) -> str:
         """Which way arrays on GPUs go, and why."""
         try:
-            self._check_topology()
             about = driver()
         except CclError as error:
             return f"arrays on a GPU: no ({error})"
+        if not self._member.engine.node_complete:
+            member = self._member
+            why = "the ranks are on several nodes" if member.topology.n_nodes > 1 else f"transport is {member.options.transport!r}"
+            how = "through pinned memory of the host, then as arrays of the host"
+            return f"arrays on a GPU: staged ({how}; {why}; driver for CUDA {about['version']})"
         gpu = "" if self._session is None else f", here GPU {self._session.ordinal}"
         how = f"copy engines, flags by stream memory operations; driver for CUDA {about['version']}, kernels {kernels() or 'none'}"
         return f"arrays on a GPU: cuda{gpu} ({how})"
 
     def memory(self) -> dict[str, int]:
         """Bytes of the GPU that this rank holds beyond the user's, and how many allocations of peers it has mapped."""
-        return {} if self._session is None else dict(self._session.memory())
+        own = {} if self._session is None else dict(self._session.memory())
+        return {**own, **self.staged.memory()}
 
     def close(self) -> None:
         """Waits for what is on the streams, and gives everything back; the next call begins anew."""
-        if self._session is not None:
-            self._session.close()
+        self.staged.close()
         session, self._session = self._session, None
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.close()
         if session is not None:
             session.close()

@@ -23,6 +23,7 @@ import numpy as np
 
 from ..errors import AbortedError, CclError, DtypeError, ShapeError, UsageError
 from ..ir import DType, collectives
+from . import device_arrays
 from .buffers import as_array, as_bytes
 from .hub import cancelled, same_culprit
 from .lower import nics_of
@@ -116,6 +117,7 @@ class Exchanging:
     rank: int
     size: int
     _member: Member
+    _devices: Any
     _closed: bool
     _coll_id: int
     _moving: list[Any]
@@ -134,16 +136,24 @@ class Exchanging:
         for rank 1, ...; an id may come several times. blocks: integers[size], how many ids are for each rank. capacity: rows that
         a rank takes from one sender, the same on all ranks; default: that of out, else the rows of x. out: [size, capacity, ...].
 
+        On a GPU: x, and out, and any of lengths, ids and blocks, which are read when the stream of x has come to the call; what is
+        received is there too.
+
         Raises ShapeError where lengths exceed x, or rows for a rank its capacity; UsageError for an id that is no split;
         DtypeError for counts that are not integers. On all ranks, once one has found it. Memory of `empty` moves in place.
         Cost: a put per rank for lengths and one for each run of splits (at most 8, else they are gathered first).
         """
+        if not isinstance(x, np.ndarray) and device_arrays.any_of(x, lengths, ids, blocks):
+            return self._devices.staged.exchange(
+                self, x, lengths, ids, blocks, capacity=capacity, out=out, timeout=timeout, async_op=async_op
+            )
         array = as_array(x, "x")
         counts = _counts(lengths, ids, blocks, self.rank)
         if array.ndim == 0:
-            raise ShapeError(f"x of all_to_allv_dynamic on rank {self.rank}: expected rows, found a number.", rank=self.rank)
+            raise no_rows(self.rank)
         if out is not None:
-            out = _checked_out(as_array(out, "out", writable=True), array, self.size, capacity, self.rank)
+            out = as_array(out, "out", writable=True)
+            check_out(out, array, self.size, capacity, self.rank)
             capacity = out.shape[1]
         capacity = len(array) if capacity is None else capacity
         shape = Shape(array.shape[1:], array.dtype.name, len(counts[0]), capacity, tuple(range(self.size)))
@@ -361,19 +371,26 @@ class PersistentExchange:
 
 def _counts(lengths: Any, ids: Any, blocks: Any, rank: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Flat arrays over the memory that will be read; lists become arrays."""
-    found = []
-    for name, value in (("lengths", lengths), ("ids", ids), ("blocks", blocks)):
-        if isinstance(value, np.ndarray) and value.dtype == np.int64 and value.ndim == 1 and value.flags.c_contiguous:
-            found.append(value)
-            continue
-        array = np.asarray(value, np.int64) if isinstance(value, (list, tuple)) else as_array(value, name)
-        if array.dtype not in (np.int32, np.int64):
-            raise DtypeError(f"{name} on rank {rank}: expected int32 or int64, found {array.dtype}.", rank=rank)
-        found.append(array.reshape(-1))
-    return found[0], found[1], found[2]
+    return integers(lengths, "lengths", rank), integers(ids, "ids", rank), integers(blocks, "blocks", rank)
 
 
-def _checked_out(out: np.ndarray, x: np.ndarray, size: int, capacity: int | None, rank: int) -> np.ndarray:
+def integers(value: Any, name: str, rank: int) -> np.ndarray:
+    """A flat array over the memory of `value`; a list becomes one. Raises DtypeError for what is not int32 or int64."""
+    if isinstance(value, np.ndarray) and value.dtype == np.int64 and value.ndim == 1 and value.flags.c_contiguous:
+        return value
+    array = np.asarray(value, np.int64) if isinstance(value, (list, tuple)) else as_array(value, name)
+    if array.dtype not in (np.int32, np.int64):
+        raise DtypeError(f"{name} on rank {rank}: expected int32 or int64, found {array.dtype}.", rank=rank)
+    return array.reshape(-1)
+
+
+def no_rows(rank: int) -> ShapeError:
+    """x has no dimension along which rows could lie."""
+    return ShapeError(f"x of all_to_allv_dynamic on rank {rank}: expected rows, found a number.", rank=rank)
+
+
+def check_out(out: Any, x: Any, size: int, capacity: int | None, rank: int) -> None:
+    """ShapeError where `out`, on the host or a GPU like x, cannot take what comes."""
     fits = out.ndim == x.ndim + 1 and out.shape[0] == size and out.shape[2:] == x.shape[1:] and out.dtype == x.dtype
     if not fits or capacity not in (None, out.shape[1]):
         rows = "capacity" if capacity is None else capacity
@@ -381,8 +398,7 @@ def _checked_out(out: np.ndarray, x: np.ndarray, size: int, capacity: int | None
             f"out of all_to_allv_dynamic on rank {rank}: expected {x.dtype} of shape ({size}, {rows}, *{x.shape[1:]}), found "
             f"{out.dtype} of shape {out.shape}.", rank=rank,
         )  # fmt: skip
-    if np.may_share_memory(out, x):
+    if out.ctypes.data < x.ctypes.data + x.nbytes and x.ctypes.data < out.ctypes.data + out.nbytes:
         raise ShapeError(f"x and out of all_to_allv_dynamic on rank {rank} overlap: pass an out of its own.", rank=rank)
-    return out
 
 

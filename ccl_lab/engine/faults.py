@@ -209,7 +209,8 @@ class Faults(FaultCalls):
         if fault.state != "armed":
             return
         self._pending.remove(fault)
-        fault.state = "active"
+        # Taken before it acts: ranks see it at once, while this thread may wait for its turn, and what follows would seem to come first.
+        fault.state, begun_ns = "active", time.monotonic_ns()
         try:
             if fault.kind == "heal":
                 self._heal()
@@ -220,7 +221,7 @@ class Faults(FaultCalls):
             fault.error = error if isinstance(error, CclError) else UsageError(f"{fault.spec.text()} could not be done: {error}.")
             fault.state = "failed"
             return
-        fault.time_ns = fault.passed.get("time_ns") or time.monotonic_ns()
+        fault.time_ns = fault.passed.get("time_ns") or begun_ns
         self.log.append(fault)
         del self.log[:-MAX_LOG]
         if fault.kind == "flap":
@@ -248,8 +249,9 @@ class Faults(FaultCalls):
             self._pending.remove(fault)
             fault.state = "cancelled"
         elif fault.state == "active":
+            begun_ns = time.monotonic_ns()
             self._effects.stop(fault)
-            fault.state, fault.undone_ns = "undone", time.monotonic_ns()
+            fault.state, fault.undone_ns = "undone", begun_ns
 
     def _heal(self) -> None:
         for fault in reversed(self._effects.active[:]):

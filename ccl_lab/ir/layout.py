@@ -124,6 +124,17 @@ class Layout:
             spans[rows] = (ends - self.offset(buf, rank, chunk)) * self.itemsize
         return spans
 
+    def nominal_bytes(self) -> np.ndarray:
+        """Bytes each op would move if all parts were as long as the longest: int64[n_ops]; all_to_allv: `op_bytes`, as blocks differ.
+
+        Parts that a message does not fill evenly differ by an element; by this measure they are equal.
+        """
+        if self.counts is not None:
+            return self.op_bytes()
+        ops = self.schedule.ops
+        moves = np.isin(ops.kind, (Kind.put, Kind.get, Kind.copy, Kind.reduce))
+        return np.where(moves, ops.n_chunks.astype(np.int64), 0) * (-(-self.count // self.parts) * self.itemsize)
+
     def op_bytes(self) -> np.ndarray:
         """Bytes each op moves (0 for signal, wait, flush, compute): int64[n_ops]."""
         ops = self.schedule.ops

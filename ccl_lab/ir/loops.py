@@ -63,6 +63,10 @@ class RingLoops:
         begin = (self.first[:, :, None, None] + place * self.stride + (np.arange(self.depth) * self.span)[:, None]).astype(np.int64)
         return ((begin + self.span) * count // parts - begin * count // parts) * itemsize
 
+    def nominal_bytes(self, count: int, itemsize: int) -> int:
+        """Bytes of a message whose parts are all as long as the longest (Layout.nominal_bytes)."""
+        return self.span * (-(-count // self.parts) * itemsize)
+
     def programs(self) -> Iterator[RingOp]:
         """Every op, channel by channel of every rank, in program order: what the loops stand for. Cost: as many as there are ops."""
         rings, length = self.orders.shape

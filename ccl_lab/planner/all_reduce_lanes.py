@@ -151,7 +151,10 @@ def depth_of(problem: Problem, shares: Shares, most_waves: int = MOST_WAVES) -> 
     if at.group > 1:
         node = 2 * (at.group - 1) / at.group * problem.nbytes / at.fabric + at.add(problem.nbytes / at.group, at.group)
         passes = _power_of_two(np.sqrt(node / ((2 * topology.n_nodes - 2) * hop + at.group * CHUNK_SECONDS)), 16)
-        depth = min(depth, 2)
+        # One chunk a step leaves the NIC idle while the chunk is under way and is added; two fill each other's gaps.
+        # The other chunk costs a wait, an addition and a put more.
+        piece = chunk / passes / 2
+        depth = 2 if min(piece / at.one_nic, hop + at.add(piece)) > 3 * OP_SECONDS else min(depth, 2)
     if shares.levels and shares.ring:
         # Chunks of the ring and of the meetings of one size, so that lanes of all nodes and of members advance in step.
         piece = max(level.share / len(level.members) for level in shares.levels) / waves / pieces

@@ -5,13 +5,15 @@ Is: the specification (below) of what time means, and the columns that go to and
 Invariants: the order of service does not depend on any rate or delay, so no op gets earlier when a link gets slower or a rank
 later; no transfer is faster than its slowest link; the core and the oracle of the tests agree to the picosecond.
 
-**Order.** Channels of a rank are independent streams; an op follows the one before it in its channel (op_id order). The order is
-that of nominal time, in which a transfer takes one tick a byte on the NICs of its path, in what order they come there, and all else
-takes none. What begins at a tick begins in batches: all that can begin, then all that can begin after that; puts to others and
-signals in a row, at which the channel goes on at once, are of one batch. The transfers and memory operations of a batch take turns:
-in op_id order, each gets the first turn, 0, 1, 2, …, that none of its links has given to another of this batch. Static order is
-(batch, turn, op_id); `level` is the number of the batch. The raises of a counter (destination, source, sig_channel) are numbered by
-(batch, op_id), and a wait for value v follows the v-th of them (v <= 0: none). An op that is never reached is a deadlock.
+**Order.** Channels of a rank are independent streams; an op follows the one before it in its channel (op_id order). The order is that
+of nominal time, in which a transfer takes one tick a byte on the NICs of its path, in what order they come there, and all else takes
+none; chunks count as if all parts of a block were as long as the longest (Layout.nominal_bytes), since an element more, which no link
+would notice, must not put the puts of one rank as a whole before those of another. What begins at a tick begins in batches: all that
+can begin, then all that can begin after that; puts to others and signals in a row, at which the channel goes on at once, are of one
+batch. The transfers and memory operations of a batch take turns: in op_id order, each gets the first turn, 0, 1, 2, …, that none of
+its links has given to another of this batch. Static order is (batch, turn, op_id); `level` is the number of the batch. The raises of
+a counter (destination, source, sig_channel) are numbered by (batch, op_id), and a wait for value v follows the v-th of them (v <= 0:
+none). An op that is never reached is a deadlock.
 
 In nominal time, from tick 0: a channel goes on at the tick of the op before it; after a wait not before the raise is seen, which is when
 the put has left and no earlier than the raise before; after a get when it has arrived; after a flush when the channel's puts have left.
@@ -190,7 +192,7 @@ def core_times(schedule: Schedule, topology: Topology, layout: Layout, late_ps: 
     level, finish_ps = np.zeros(len(ops), np.int32), np.zeros(topology.n_ranks, np.int64)
     status, op, detail = _core.simulate_exact(
         ops.rank, ops.channel, ops.kind, ops.peer, ops.sig_channel, ops.value,
-        nbytes * np.maximum(np.where(ops.kind == Kind.reduce, ops.src_count, 1), 1),
+        nbytes * np.maximum(np.where(ops.kind == Kind.reduce, ops.src_count, 1), 1), layout.nominal_bytes(),
         np.where(held, np.int64(alpha_ps), 0), compute_ps, _ready_ps(schedule, late_ps), request_ps,
         np.ascontiguousarray(path[:, 0]), np.ascontiguousarray(path[:, 1]),
         np.isin(links.kind, (LinkKind.nic_tx, LinkKind.nic_rx)).astype(np.uint8), links.bytes_per_s, links.latency_ps, late_ps, tier_ps,

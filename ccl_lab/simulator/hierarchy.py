@@ -122,15 +122,16 @@ def hierarchical_finish(outline: Outline, topology: Topology, nbytes: int, dtype
         raise Inapplicable("some messages between nodes are empty")
     before = node_phase(outline, topology, grid, nbytes, dtype, late_ps, alpha_ps)
     finish = before.end_ps[before.class_of]
-    end_ps, end_batch, counts = _rings(loops, topology, sizes, before, finish, late_ps, alpha_ps, changes, merge, jumps)
+    nominal = loops.nominal_bytes(count, itemsize)
+    end_ps, end_batch, counts = _rings(loops, topology, sizes, nominal, before, finish, late_ps, alpha_ps, changes, merge, jumps)
     _gather(loops, topology, grid, count, itemsize, before, end_ps, end_batch, late_ps, alpha_ps, finish)
     out = np.empty(topology.n_ranks, np.int64)
     out[grid] = finish
     return out, counts
 
 
-def _rings(loops: RingLoops, topology: Topology, sizes: I64, before: NodePhase, finish: I64, late_ps: I64, alpha_ps: int, changes: Changes,
-           merge: bool, jumps: bool) -> tuple[I64, I64, dict[str, int]]:  # fmt: skip
+def _rings(loops: RingLoops, topology: Topology, sizes: I64, nominal_bytes: int, before: NodePhase, finish: I64, late_ps: I64,
+           alpha_ps: int, changes: Changes, merge: bool, jumps: bool) -> tuple[I64, I64, dict[str, int]]:  # fmt: skip
     """(end_ps, end_batch) [nodes, group, slices] of all rings; raises `finish` [nodes, group]. Equal groups of rings are evaluated once."""
     chains, nodes = loops.orders.shape
     group = before.end_ps.shape[1]
@@ -145,8 +146,9 @@ def _rings(loops: RingLoops, topology: Topology, sizes: I64, before: NodePhase, 
         place = np.maximum(loops.slice_of[members], 0)
         begin = tuple(times[before.class_of][:, local[members][:, None], place] for times in (before.begin_ps, before.begin_batch))
         free = before.memory_free_ps[before.class_of][:, local[members], None]
-        finish_ps, *found, done = evaluate(rows.take(members), loops, members, topology, sizes[members], alpha_ps, memory_free_ps=free,
-                                           begin=begin, merge=merge, jumps=jumps, known=known if merge else None, changes=changes)  # type: ignore[arg-type]
+        finish_ps, *found, done = evaluate(rows.take(members), loops, members, topology, sizes[members], nominal_bytes, alpha_ps,
+                                           memory_free_ps=free, begin=begin, merge=merge, jumps=jumps,
+                                           known=known if merge else None, changes=changes)  # type: ignore[arg-type]
         counts = {name: counts[name] + done[name] for name in counts}
         for chain, ring in enumerate(members):
             finish[:, local[ring]] = np.maximum(finish[:, local[ring]], finish_ps[:, chain, 0])

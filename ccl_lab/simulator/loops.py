@@ -101,14 +101,15 @@ def turned_onto_itself(columns: list[npt.NDArray[Any]]) -> int:
     return units
 
 
-def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: Topology, sizes: I64, alpha_ps: int, *,
-             memory_free_ps: I64 | None = None, begin: tuple[I64, I64] | None = None, merge: bool = True,
+def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: Topology, sizes: I64, nominal_bytes: int,
+             alpha_ps: int, *, memory_free_ps: I64 | None = None, begin: tuple[I64, I64] | None = None, merge: bool = True,
              jumps: bool = True, known: dict[Any, Any] | None = None,
              changes: Changes = NONE) -> tuple[I64, I64, I64, dict[str, int]]:  # fmt: skip
     """(finish_ps [units, chains, stations], end_ps and end_batch [units, chains, slices], counts of rounds) of some rings.
 
-    sizes: bytes [chains, slices, depth, 1 or length]. memory_free_ps like rows; begin: ps and batch [units, chains, slices] at which
-    slices may begin. known: results by what they depend on; rings found there are not evaluated again. Raises Inapplicable.
+    sizes: bytes [chains, slices, depth, 1 or length]; nominal_bytes: of each in nominal time. memory_free_ps like rows; begin: ps and
+    batch [units, chains, slices] at which slices may begin. known: results by what they depend on; rings found there are not evaluated
+    again. Raises Inapplicable.
     """
     units, chains, stations = rows.shape
     slices = loops.slice_of.shape[1]
@@ -130,7 +131,8 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
              "ready_ps", "memory_free_ps", "begin_ps", "begin_batch")  # fmt: skip
     status, rounds, jumped = _core.simulate_rings({
         "units": turn, "chains": chains, "stations": stations, "depth": loops.depth, "steps": loops.steps, "reducing": loops.reducing,
-        "alpha_ps": alpha_ps, "n_sizes": sizes.shape[-1], "copies": loops.copies, "passes_on": loops.in_node, "jumps": jumps,
+        "alpha_ps": alpha_ps, "nominal_bytes": nominal_bytes, "n_sizes": sizes.shape[-1],
+        "copies": loops.copies, "passes_on": loops.in_node, "jumps": jumps,
         "slices": np.count_nonzero(loops.slice_of[rings] >= 0, axis=1).astype(np.int64), "bytes": np.ascontiguousarray(sizes).ravel(),
         "group": np.maximum(loops.slice_of[rings], 0).astype(np.int64).ravel(), "row": np.ascontiguousarray(rows.row[:turn]).ravel(),
         "begin_ps": none, "begin_batch": none, **dict(zip(names, kept, strict=False)),
@@ -165,7 +167,8 @@ def flat_finish(loops: RingLoops, topology: Topology, count: int, itemsize: int,
     rings = np.arange(len(loops.orders))
     rows = Rows(loops, topology, rings, stations, late_ps)
     sizes = loops.chunk_bytes(count, itemsize)
-    finish, _, _, counts = evaluate(rows, loops, rings, topology, sizes, alpha_ps, merge=merge, jumps=jumps, changes=changes)
+    finish, _, _, counts = evaluate(rows, loops, rings, topology, sizes, loops.nominal_bytes(count, itemsize), alpha_ps,
+                                    merge=merge, jumps=jumps, changes=changes)
     out = late_ps.copy()
     for chain in rings:
         of = rows.rank[:, chain]

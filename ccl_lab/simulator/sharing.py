@@ -217,6 +217,7 @@ class _Columns:
     ops: SimpleNamespace
     nbytes: I64
     work: I64  # bytes that links move for the op
+    nominal: I64  # Layout.nominal_bytes
     path: npt.NDArray[np.int32]
     request_ps: I64
     tier_ps: I64
@@ -236,8 +237,9 @@ def _columns(placed: Sequence[_Placed], topology: Topology) -> _Columns:
     paths, requests, tiers = zip(*(exact._paths(job.on_topology, topology) for job in placed), strict=True)
     route_of, routes = _routes(np.concatenate([_ends(job.on_topology, topology) for job in placed]), ops.kind, topology)
     nbytes = np.concatenate([job.layout.op_bytes() for job in placed])
+    nominal = np.concatenate([job.layout.nominal_bytes() for job in placed])
     work = nbytes * np.maximum(np.where(ops.kind == Kind.reduce, ops.src_count, 1), 1)
-    return _Columns(ops, nbytes, work, np.concatenate(paths), np.concatenate(requests),
+    return _Columns(ops, nbytes, work, nominal, np.concatenate(paths), np.concatenate(requests),
                     np.concatenate(tiers), np.concatenate([exact._ready_ps(job.schedule, job.late_ps) for job in placed]), route_of, routes)
 
 
@@ -273,7 +275,7 @@ def _core_times(placed: Sequence[_Placed], topology: Topology, columns: _Columns
     times, level, finish_ps = np.zeros((5, len(ops.kind)), np.int64), np.zeros(len(ops.kind), np.int32), np.zeros(len(late_ps), np.int64)
     status, op, detail = _core.simulate_shared(
         ops.rank, ops.channel, ops.kind, ops.peer, ops.sig_channel, ops.value,
-        columns.work, np.where(held, np.int64(alpha_ps), 0),
+        columns.work, columns.nominal, np.where(held, np.int64(alpha_ps), 0),
         compute_ps, columns.ready_ps, columns.request_ps, np.ascontiguousarray(columns.path[:, 0]),
         np.ascontiguousarray(columns.path[:, 1]), np.isin(links.kind, (LinkKind.nic_tx, LinkKind.nic_rx)).astype(np.uint8),
         links.bytes_per_s, links.latency_ps, late_ps, columns.tier_ps,

@@ -12,6 +12,7 @@
 
 #include "comm/engine.hpp"
 #include "device/runner.hpp"
+#include "interrupts.hpp"
 #include "status.hpp"
 
 namespace nb = nanobind;
@@ -64,20 +65,6 @@ nb::dict about(const std::string& library) {
   return found;
 }
 
-// ok, or that Python has a signal to raise; takes the GIL for it.
-Status interrupted() {
-  const nb::gil_scoped_acquire held;
-  return PyErr_CheckSignals() == 0 ? Status() : Status(Code::aborted, "interrupted from the keyboard");
-}
-
-// What a Status means, but the exception of a signal first.
-void raise_from(const Status& status) {
-  if (PyErr_Occurred() != nullptr) throw nb::python_error();
-  ccl_lab::check(status);
-}
-
-std::int64_t ns_of(double seconds) { return seconds < 0 || seconds > 1e9 ? INT64_MAX / 4 : static_cast<std::int64_t>(seconds * 1e9); }
-
 using PeerPage = std::tuple<int, int, int>;  // rank, pid, descriptor
 
 std::shared_ptr<Runner> open_session(const std::shared_ptr<Engine>& engine, const std::shared_ptr<Page>& page, const std::vector<PeerPage>& peers,
@@ -101,7 +88,7 @@ std::shared_ptr<Runner> open_session(const std::shared_ptr<Engine>& engine, cons
     const nb::gil_scoped_acquire held;
     ccl_lab::check(session.status());
   }
-  return std::make_shared<Runner>(std::move(session).value(), ns_of(timeout_s));
+  return std::make_shared<Runner>(std::move(session).value(), ccl_lab::ns_of(timeout_s));
 }
 
 std::uint64_t call(const std::shared_ptr<Runner>& runner, const std::shared_ptr<LoadedProgram>& program, std::uint64_t input, std::uint64_t output,
@@ -111,20 +98,14 @@ std::uint64_t call(const std::shared_ptr<Runner>& runner, const std::shared_ptr<
   {
     nb::gil_scoped_release release;
     std::shared_ptr<const ccl_lab::Program> ops(program, &program->program);
-    status = runner->call(std::move(ops), {input, output}, reinterpret_cast<cuda::CuStream>(stream), coll_id, ns_of(timeout_s), interrupted, number);
+    status = runner->call(std::move(ops), {input, output}, reinterpret_cast<cuda::CuStream>(stream), coll_id, ccl_lab::ns_of(timeout_s), ccl_lab::interrupted, number);
   }
-  raise_from(status);
+  ccl_lab::raise_from(status);
   return number;
 }
 
 bool wait(const std::shared_ptr<Runner>& runner, std::uint64_t number, double timeout_s) {
-  ccl_lab::Result<bool> ended = false;
-  {
-    nb::gil_scoped_release release;
-    ended = runner->wait(number, timeout_s < 0 ? -1 : ns_of(timeout_s), interrupted);
-  }
-  raise_from(ended.status());
-  return *ended;
+  return ccl_lab::waited([&] { return runner->wait(number, timeout_s < 0 ? -1 : ccl_lab::ns_of(timeout_s), ccl_lab::interrupted); });
 }
 
 }  // namespace
@@ -154,6 +135,12 @@ void bind_device(nb::module_& m) {
         runner.close();
       })
       .def("check", [](Runner& runner) { ccl_lab::check(runner.failure()); }, "Raises why the session ended, if it did.")
+      .def("await_failure",
+           [](const std::shared_ptr<Runner>& runner, double timeout_s) {
+             nb::gil_scoped_release release;
+             return runner->await_failure(ccl_lab::ns_of(timeout_s));
+           },
+           "timeout_s"_a, "True once it has failed.")
       .def("memory", [](Runner& runner) {
         nb::dict found;
         found["device_scratch_bytes"] = runner.scratch_bytes();

@@ -33,6 +33,7 @@ using ccl_lab::Mode;
 using ccl_lab::ProgramSpec;
 using ccl_lab::Status;
 using ccl_lab::Work;
+using ccl_lab::wait_interruptibly;
 
 template <class T>
 using Column = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -184,34 +185,15 @@ class Lent {
 };
 
 BoundWork start(const std::shared_ptr<Engine>& engine, const std::shared_ptr<LoadedProgram>& program, nb::handle input,
-                nb::handle output, std::uint32_t coll_id, double timeout_s, std::shared_ptr<const Computation> compute) {
+                nb::handle output, std::uint32_t coll_id, double timeout_s, std::shared_ptr<const Computation> compute,
+                std::shared_ptr<ccl_lab::Stall> stall) {
   const Lent source(input, false);
   const Lent target(output, true);
   const bool caller_waits = compute != nullptr && compute->device == ccl_lab::Device::caller;
   const auto go = [&] {
-    return engine->start(program, source.view(), target.view(), coll_id, timeout_s, caller_waits, std::move(compute));
+    return engine->start(program, source.view(), target.view(), coll_id, timeout_s, caller_waits, std::move(compute), std::move(stall));
   };
   return {released(go), engine};
-}
-
-// True once it has ended. Without the GIL, in slices, so that Ctrl-C gets through: at once while asleep, else soon.
-bool wait_interruptibly(Engine& engine, const Work& work, double timeout_s) {
-  constexpr double kSliceS = 0.1;
-  const double deadline = static_cast<double>(ccl_lab::now_ns()) * 1e-9 + timeout_s;
-  for (;;) {
-    const double left = timeout_s < 0 ? kSliceS : deadline - static_cast<double>(ccl_lab::now_ns()) * 1e-9;
-    bool ended = false;
-    {
-      nb::gil_scoped_release release;
-      ended = engine.wait_slice(work, std::clamp(left, 0.0, kSliceS));
-    }
-    if (ended) return true;
-    const bool interrupted = PyErr_CheckSignals() != 0;
-    if (!interrupted && (timeout_s < 0 || left > 0)) continue;
-    engine.hand_over();
-    if (interrupted) throw nb::python_error();
-    return false;
-  }
 }
 
 bool wait(const BoundWork& bound, double timeout_s) {
@@ -269,6 +251,7 @@ void bind_local(nb::class_<Engine>& engine);
 void bind_rails(nb::class_<Engine>& engine);
 void bind_rdma(nb::module_& m, nb::class_<Engine>& engine);
 void bind_exchange(nb::module_& m, nb::class_<Engine>& engine);
+void bind_window(nb::module_& m, nb::class_<Engine>& engine);
 
 namespace {
 
@@ -292,6 +275,7 @@ void bind_work(nb::module_& m) {
 }  // namespace
 
 void bind_engine(nb::module_& m) {
+  nb::class_<ccl_lab::Stall>(m, "Stall", "What holds a collective until a stream of a GPU has come to it.");
   bind_computation(m);
   bind_work(m);
   nb::class_<Engine> engine(m, "Engine", "One rank: memory, links to peers and what drives its collectives.");
@@ -299,6 +283,7 @@ void bind_engine(nb::module_& m) {
   bind_rails(engine);
   bind_rdma(m, engine);
   bind_exchange(m, engine);
+  bind_window(m, engine);
   engine
       .def(nb::new_(&make_engine), "rank"_a, "node_of"_a, nb::kw_only(), "n_channels"_a = 256, "n_nics"_a = 1,
            "arena_bytes"_a = std::uint64_t{1} << 36, "trace_spans"_a = 65536, "spin_us"_a = 20, "transport"_a = "auto", "ranks_on_host"_a = 0,
@@ -338,7 +323,8 @@ void bind_engine(nb::module_& m) {
            "Starts and waits in one call, driven by this thread: (begin_ns, end_ns). Raises the error it ended in. None where "
            "a buffer is not registered, or, with `apart`, both are the same memory.")
       .def("start", &start, "program"_a, "input"_a.none(), "output"_a.none(), nb::kw_only(), "coll_id"_a, "timeout_s"_a,
-           "compute"_a.none() = nb::none())
+           "compute"_a.none() = nb::none(), "stall"_a.none() = nb::none(),
+           "With a stall it begins when the stream of a GPU has come to it, and ends by letting that go on.")
       .def("abort",
            [](Engine& e, int code, const std::string& reason, int culprit) {
              e.abort(ccl_lab::code_from(code), reason, culprit);

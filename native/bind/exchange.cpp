@@ -59,11 +59,13 @@ Integers integers(const ReadOnly& array, const char* what) {
 
 BoundWork start(const std::shared_ptr<Engine>& engine, const std::shared_ptr<LoadedExchange>& exchange, const ReadOnly& send,
                 const Bytes& receive, const Bytes& scratch, const ReadOnly& lengths, const ReadOnly& ids, const ReadOnly& blocks,
-                const Handles& handles, std::uint64_t tag, std::uint32_t coll_id, double timeout_s, bool caller_waits) {
+                const Handles& handles, std::uint64_t tag, std::uint32_t coll_id, double timeout_s, bool caller_waits,
+                std::shared_ptr<ccl_lab::Stall> stall) {
   const ccl_lab::ExchangeBuffers buffers{{const_cast<void*>(send.data()), send.nbytes()}, view(receive), view(scratch)};
   const ccl_lab::Counts counts{integers(lengths, "lengths"), integers(ids, "ids"), integers(blocks, "blocks"), 0, tag};
   const std::span<const std::uint64_t> known(handles.data(), handles.size());
-  return {ccl_lab::released([&] { return engine->start(*exchange, buffers, counts, known, coll_id, timeout_s, caller_waits); }), engine};
+  const auto go = [&] { return engine->start(*exchange, buffers, counts, known, coll_id, timeout_s, caller_waits, std::move(stall)); };
+  return {ccl_lab::released(go), engine};
 }
 
 }  // namespace
@@ -79,6 +81,6 @@ void bind_exchange(nb::module_& m, nb::class_<Engine>& engine) {
       .def("compile_exchange", &compile, nb::kw_only(), "plan_hash"_a, "dtype"_a, "row_bytes"_a, "capacity_bytes"_a, "n_splits"_a,
            "group"_a, "nic"_a, "peer_nic"_a, "interleaved"_a)
       .def("start_exchange", &start, "exchange"_a, "send"_a, "receive"_a, "scratch"_a, "lengths"_a, "ids"_a, "blocks"_a, "handles"_a,
-           nb::kw_only(), "tag"_a, "coll_id"_a, "timeout_s"_a, "caller_waits"_a,
+           nb::kw_only(), "tag"_a, "coll_id"_a, "timeout_s"_a, "caller_waits"_a, "stall"_a.none() = nb::none(),
            "Lengths, ids and blocks are read when its turn has come; the caller keeps all arrays until the work has ended.");
 }

@@ -14,6 +14,8 @@ void bind_reduce(nb::module_& m);
 void bind_segment(nb::module_& m);
 void bind_engine(nb::module_& m);
 void bind_device(nb::module_& m);
+void bind_stage(nb::module_& m);
+void bind_device_reduce(nb::module_& m);
 void bind_sim(nb::module_& m);
 void bind_sharing(nb::module_& m);
 void bind_sim_scale(nb::module_& m);
@@ -45,6 +47,8 @@ NB_MODULE(_core, m) {
   bind_segment(m);
   bind_engine(m);
   bind_device(m);
+  bind_stage(m);
+  bind_device_reduce(m);
   bind_sim(m);
   bind_sharing(m);
   bind_sim_scale(m);

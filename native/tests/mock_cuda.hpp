@@ -49,6 +49,12 @@ int waiting(int process);
 
 // The `at`-th call of the driver from now on (1: the next) fails with `result`; 0: none. How many calls there were.
 void fail_call(std::uint64_t at, cuda::CuResult result);
+// The same, counting only calls of the function of this name.
+void fail_call_of(const std::string& name, std::uint64_t at, cuda::CuResult result);
+// The process's GPU is gone: its streams stand still, and every call about them ends in `result`.
+void lose(int process, cuda::CuResult result);
+// Other memory under the same addresses, as when parts of the mapping API are unmapped and mapped anew: the part that holds `address`.
+void map_anew(cuda::DevicePtr address);
 std::uint64_t calls();
 std::string last_failed();  // the name of the function that was made to fail
 // Calls of one function so far, by its name in the library.

@@ -201,7 +201,7 @@ CuResult count_call(const char* name) {
   Machine& m = machine();
   ++m.calls;
   ++m.calls_of[name];
-  if (m.fail_at != 0 && --m.fail_at == 0) {
+  if (m.fail_at != 0 && (m.fail_name.empty() || m.fail_name == name) && --m.fail_at == 0) {
     m.failed = name;
     return m.fail_with;
   }
@@ -232,7 +232,10 @@ void enter(int process) {
   machine().processes[process].pid = 1000 + process;
 }
 
-void fail_call(std::uint64_t at, CuResult result) {
+void fail_call(std::uint64_t at, CuResult result) { fail_call_of({}, at, result); }
+void fail_call_of(const std::string& name, std::uint64_t at, CuResult result) {
+  const std::lock_guard guard(machine().mutex);
+  machine().fail_name = name;
   machine().fail_at = at;
   machine().fail_with = result;
 }
@@ -240,6 +243,7 @@ std::uint64_t calls() { return machine().calls; }
 std::string last_failed() { return machine().failed; }
 std::uint64_t calls_of(const std::string& name) { return machine().calls_of[name]; }
 std::map<std::string, int> alive() {
+  const std::lock_guard guard(machine().mutex);
   std::map<std::string, int> left;
   for (const auto& [kind, count] : machine().alive)
     if (count != 0) left[kind] = count;
@@ -250,6 +254,12 @@ std::string last_fault() { return machine().fault; }
 std::uint64_t copied_bytes() { return machine().copied; }
 std::uint64_t kernels_run() { return machine().kernels; }
 std::uint64_t on_default_stream() { return machine().default_stream; }
+
+void lose(int process, CuResult result) {
+  const std::lock_guard guard(machine().mutex);
+  machine().processes[process].sticky = result;
+  machine().processes[process].lost = true;
+}
 
 void set_fault(Process& process, const std::string& what) {
   process.sticky = kIllegalAddress;

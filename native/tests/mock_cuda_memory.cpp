@@ -68,6 +68,7 @@ CuResult add_parts(DevicePtr base, std::uint64_t size, int device) {
     std::shared_ptr<Backing> backing = make_backing(bytes, device);
     if (!backing || map_fd(backing->fd, bytes, reinterpret_cast<void*>(base + at)) == nullptr) return kOutOfMemory;
     Range range{RangeKind::part, base + at, bytes, reinterpret_cast<std::byte*>(base + at), device, backing->id, backing, true, false, 1};
+    range.allocation = base;
     here().ranges[range.base] = range;
   }
   return kSuccess;
@@ -100,8 +101,7 @@ CuResult memory_free(DevicePtr memory) {
   if (range == nullptr || range->base != memory) return kInvalidValue;
   --machine().alive["memory"];
   bool first = true;
-  // Parts that follow each other are one allocation.
-  while (range != nullptr && (first || range->kind == RangeKind::part)) {
+  while (range != nullptr && (first || (range->kind == RangeKind::part && range->allocation == memory))) {
     first = false;
     const DevicePtr next = range->base + range->size;
     const bool parts = range->kind == RangeKind::part;
@@ -244,39 +244,65 @@ CuResult address_reserve(DevicePtr* address, std::size_t size, std::size_t, Devi
   ++machine().alive["reservation"];
   return kSuccess;
 }
+// Whether anything is mapped in [at, at + size).
+bool mapped_within(DevicePtr at, std::uint64_t size) {
+  for (const auto& [base, range] : here().ranges)
+    if (range.kind != RangeKind::host && base < at + size && at < base + range.size) return true;
+  return false;
+}
+
 CuResult address_free(DevicePtr address, std::size_t size) {
   const std::lock_guard guard(machine().mutex);
   const auto found = here().reserved.find(address);
-  if (found == here().reserved.end() || found->second != size) return kInvalidValue;
+  if (found == here().reserved.end() || found->second != size || mapped_within(address, size)) return kInvalidValue;
   ::munmap(reinterpret_cast<void*>(address), size);
   here().reserved.erase(found);
   --machine().alive["reservation"];
   return kSuccess;
 }
-CuResult memory_map(DevicePtr at, std::size_t size, std::size_t, CuHandle handle, unsigned long long) {
+CuResult memory_map(DevicePtr at, std::size_t size, std::size_t offset, CuHandle handle, unsigned long long) {
   CCL_MOCK_ENTER("cuMemMap");
   if (forbidden_by_capture()) return kCaptureUnsupported;
   const auto found = here().handles.find(handle);
-  if (found == here().handles.end() || found->second->size != size) return kInvalidValue;
+  if (found == here().handles.end() || found->second->size != size || size == 0 || offset != 0) return kInvalidValue;
+  auto place = here().reserved.upper_bound(at);
+  if (place == here().reserved.begin()) return kInvalidValue;
+  --place;
+  if (at + size > place->first + place->second || at % 4096 != 0 || mapped_within(at, size)) return kInvalidValue;
   if (map_fd(found->second->fd, size, reinterpret_cast<void*>(at)) == nullptr) return kMapFailed;
   here().ranges[at] = {RangeKind::part, at, size, reinterpret_cast<std::byte*>(at), 0, found->second->id, found->second, false, false, 1};
   ++machine().alive["mapping"];
   return kSuccess;
 }
-CuResult memory_unmap(DevicePtr at, std::size_t) {
+CuResult memory_unmap(DevicePtr at, std::size_t size) {
   const std::lock_guard guard(machine().mutex);
-  if (here().ranges.erase(at) == 0) return kInvalidValue;
+  const auto found = here().ranges.find(at);
+  if (found == here().ranges.end() || found->second.size != size) return kInvalidValue;
+  here().ranges.erase(found);
+  ::mmap(reinterpret_cast<void*>(at), size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
   --machine().alive["mapping"];
   return kSuccess;
 }
 CuResult memory_access(DevicePtr at, std::size_t size, const CuAccess*, std::size_t) {
   CCL_MOCK_ENTER("cuMemSetAccess");
-  for (auto& [base, range] : here().ranges)
-    if (base >= at && base < at + size) range.accessible = true;
+  for (DevicePtr next = at; next < at + size;) {  // all of it must be mapped
+    Range* const range = here().at(next);
+    if (range == nullptr || range->kind != RangeKind::part) return kInvalidValue;
+    range->accessible = true;
+    next = range->base + range->size;
+  }
   return kSuccess;
 }
 
 }  // namespace
+
+void map_anew(DevicePtr address) {
+  const std::lock_guard guard(machine().mutex);
+  Range& range = *here().at(address);
+  range.backing = make_backing(range.size, range.device);
+  range.id = range.backing->id;
+  map_fd(range.backing->fd, range.size, range.data);
+}
 
 std::byte* host_view(DevicePtr address) {
   const std::lock_guard guard(machine().mutex);

@@ -42,6 +42,7 @@ struct Range {
   bool legacy_ipc = true;
   int opened = 1;
   int opened_from = 0;  // the process whose memory it is
+  DevicePtr allocation = 0;  // whose part it is, by its first address
 };
 
 struct Process {
@@ -51,6 +52,7 @@ struct Process {
   std::map<CuHandle, std::shared_ptr<Backing>> handles;
   std::vector<CuContext> stack;
   CuResult sticky = kSuccess;
+  bool lost = false;
 
   Range* at(DevicePtr address);
 };
@@ -111,7 +113,7 @@ struct Machine {
   std::map<std::string, std::uint64_t> calls_of;
   std::uint64_t calls = 0, fail_at = 0, next = 1, copied = 0, kernels = 0, default_stream = 0, memory_used = 0;
   CuResult fail_with = kSuccess;
-  std::string failed, fault;
+  std::string failed, fault, fail_name;
   int faults = 0;
 
   std::uint64_t number() { return next++; }

@@ -159,6 +159,7 @@ CuResult event_query(CuEvent event) {
   CCL_MOCK_ENTER("cuEventQuery");
   const EventState* const state = event_of(event);
   if (state == nullptr) return kInvalidHandle;
+  if (here().sticky != kSuccess) return here().sticky;
   if (state->capture != 0) return kCapturedEvent;
   if (state->done < state->recorded) progress();  // time passes for who asks
   return state->done >= state->recorded ? kSuccess : kNotReady;
@@ -241,6 +242,7 @@ bool can_run(StreamState& stream) {
   if (stream.tasks.empty()) return false;
   Task& task = stream.tasks.front();
   Process& process = machine().processes[stream.process];
+  if (process.lost) return false;
   switch (task.kind) {
     case Task::wait: {
       std::byte* const at = bytes_at(process, task.to, 8, "a wait");

@@ -122,3 +122,25 @@ CCL_MOCK_EXPORT cuGraphInstantiateWithFlags(void** made, void* graph, unsigned l
 CCL_MOCK_EXPORT cuGraphLaunch(void* graph, CuStream stream) {
   return gpu::launch_graph(static_cast<int>(reinterpret_cast<std::intptr_t>(graph)), stream);
 }
+
+// What only tests call: the `at`-th call of `name` fails; this process's GPU is gone; other memory under the same addresses.
+CCL_MOCK_EXPORT mock_fail(const char* name, unsigned long long at, int result) {
+  static_cast<void>(api());
+  gpu::fail_call_of(name, at, result);
+  return kSuccess;
+}
+CCL_MOCK_EXPORT mock_lose(int result) {
+  static_cast<void>(api());
+  gpu::lose(0, result);
+  return kSuccess;
+}
+CCL_MOCK_EXPORT mock_map_anew(DevicePtr address) {
+  gpu::map_anew(address);
+  return kSuccess;
+}
+// How many things of a kind ("registration", "stream", …) were made and not given back.
+CCL_MOCK_EXPORT mock_alive(const char* kind) {
+  const auto left = gpu::alive();
+  const auto found = left.find(kind);
+  return found == left.end() ? 0 : found->second;
+}

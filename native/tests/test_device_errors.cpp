@@ -1,6 +1,8 @@
 // What goes wrong with collectives on GPUs, by name: ranks that do not come or differ, memory that is not what it was, machines that
 // lack something. Nothing hangs, and nothing is left.
 #include <cstring>
+#include <filesystem>
+#include <iterator>
 
 #include "check.hpp"
 #include "base/clock.hpp"
@@ -287,4 +289,138 @@ TEST(a_runner_ends_calls_that_nobody_joins) {
   const Status status = runner.call(program, {in->get(), out->get()}, user->get(), 1, 30'000'000, [] { return Status(); }, number);
   SAYS(status, Code::timeout, "rank 1 has not called all_reduce within 30 ms");
   SAYS(runner.wait(1, -1, [] { return Status(); }).status(), Code::timeout, "rank 1");
+}
+
+namespace {
+
+std::size_t open_descriptors() {
+  return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator()));
+}
+
+// Two ranks that gather blocks of several parts of the mapping API each.
+struct Parts {
+  static constexpr std::uint64_t kPartBytes = 4096;
+  explicit Parts(std::uint64_t n_parts) : bytes(n_parts * kPartBytes), ranks(2, options()) { CHECK_OK(ranks.open()); }
+  static gpu::Options options() {
+    gpu::Options made;
+    made.legacy_ipc = false;
+    made.part_bytes = kPartBytes;
+    return made;
+  }
+  void allocate() {
+    for (std::size_t rank = 0; rank < 2; ++rank)
+      buffers[rank] = {ranks.allocate(static_cast<int>(rank), bytes), ranks.allocate(static_cast<int>(rank), 2 * bytes)};
+  }
+  void free() {
+    for (int rank = 0; rank < 2; ++rank) {
+      gpu::enter(rank);
+      ranks.memory[rank].clear();
+    }
+  }
+  // A call on new values; whether all of it is right.
+  bool right(unsigned char value) {
+    for (int rank = 0; rank < 2; ++rank) std::memset(ranks.view(rank, buffers[static_cast<std::size_t>(rank)].input), value + rank, bytes);
+    for (int rank = 0; rank < 2; ++rank)
+      CHECK_OK(ranks.begin(rank, check::compiled(check::ring_all_gather(rank, 2, bytes)), buffers[static_cast<std::size_t>(rank)]));
+    CHECK_OK(ranks.meet());
+    ranks.settle();
+    for (int rank = 0; rank < 2; ++rank)
+      for (std::uint64_t at = 0; at < 2 * bytes; at += kPartBytes / 2) {
+        const std::byte found = *ranks.view(rank, buffers[static_cast<std::size_t>(rank)].output + at);
+        if (found != std::byte(value + (at < bytes ? 0 : 1))) return false;
+      }
+    return true;
+  }
+
+  std::uint64_t bytes;
+  DeviceRanks ranks;
+  device::Buffers buffers[2];
+};
+
+}  // namespace
+
+TEST(parts_that_were_mapped_anew_under_their_addresses_are_shown_anew) {
+  {
+    Parts parts(3);
+    parts.allocate();
+    CHECK(parts.right(10));
+    for (int part = 0; part < 6; ++part) {
+      const int rank = part % 2;
+      gpu::enter(rank);
+      gpu::map_anew(parts.buffers[rank].output + static_cast<std::uint64_t>(part) * Parts::kPartBytes);
+      gpu::map_anew(parts.buffers[rank].input + static_cast<std::uint64_t>(part % 3) * Parts::kPartBytes);
+      CHECK(parts.right(static_cast<unsigned char>(20 + 2 * part)));
+    }
+    CHECK_EQ(gpu::faults(), 0);
+  }
+  nothing_left(__LINE__);
+}
+
+TEST(memory_that_has_gone_makes_room_for_other_memory) {
+  {
+    Parts parts(20);
+    std::size_t descriptors = 0;
+    for (int turn = 0; turn < 150; ++turn) {  // more parts than a page holds at once
+      parts.allocate();
+      CHECK(parts.right(static_cast<unsigned char>(turn)));
+      if (turn == 2) descriptors = open_descriptors();
+      parts.free();
+    }
+    parts.allocate();
+    CHECK(parts.right(1));
+    CHECK(open_descriptors() <= descriptors);
+    CHECK(parts.ranks.sessions[0]->n_mappings() <= 4);
+  }
+  nothing_left(__LINE__);
+}
+
+TEST(a_page_that_says_nonsense_is_refused) {
+  gpu::start({});
+  {
+    auto context = cuda::Context::retain(gpu::api(), 0);
+    auto page = std::move(device::Page::create(1, 2, 4)).value();
+    device::Importer importer(*context, 1);
+    device::Allocation& entry = page->allocation(7);
+    entry.base = 0x1000;
+    const auto refused = [&](device::AllocationKind kind, std::uint32_t first, std::uint32_t n, std::uint64_t size, int line) {
+      entry.kind = kind;
+      entry.first_part = first;
+      entry.n_parts = n;
+      entry.size = size;
+      entry.number = 7;
+      says(importer.find(*page, 7, 0, 1, true).status(), Code::registration, "says nonsense about its parts", line);
+    };
+    using device::AllocationKind;
+    page->parts()[0] = page->parts()[1] = {0, 0, 4096};
+    refused(AllocationKind::parts, 0xffffffffu, 1, 4096, __LINE__);
+    refused(AllocationKind::parts, device::kParts, 1, 4096, __LINE__);
+    refused(AllocationKind::parts, 0, 0, 4096, __LINE__);
+    refused(AllocationKind::parts, 0, 2, 4096, __LINE__);
+    refused(AllocationKind::parts, 0, 2, 12288, __LINE__);
+    refused(AllocationKind::parts, 2, 1, 4096, __LINE__);  // a part of no bytes
+    refused(AllocationKind::ipc, 0, 0, 0, __LINE__);
+    refused(static_cast<AllocationKind>(9), 0, 1, 4096, __LINE__);
+    SAYS(importer.find(*page, 8, 0, 1, true).status(), Code::registration, "was withdrawn");
+    SAYS(importer.find(*page, 0, 0, 1, true).status(), Code::registration, "was withdrawn");
+    CHECK_EQ(importer.n_mappings(), 0u);
+  }
+  nothing_left(__LINE__);
+}
+
+TEST(a_gpu_that_is_gone_is_named_while_nobody_calls) {
+  {
+    DeviceRanks ranks(2);
+    CHECK_OK(ranks.open());
+    auto program = sum_of(0, 2);
+    CHECK_OK(call(ranks, sum_of));
+    gpu::lose(1, cuda::kDeviceUnavailable);
+    gpu::enter(1);
+    ranks.sessions[1]->watch(1'000'000'000, 5'000'000'000);
+    SAYS(ranks.sessions[1]->failure(), Code::peer_lost, "GPU 0 of rank 1");
+    SAYS(ranks.sessions[1]->failure(), Code::peer_lost, "the GPU is gone");
+    ranks.stop(ranks.sessions[1]->failure());
+    gpu::enter(0);
+    ranks.sessions[0]->watch(1'000'000'000, 5'000'000'000);
+    SAYS(ranks.sessions[0]->failure(), Code::peer_lost, "GPU 0 of rank 1");
+  }
 }

@@ -158,7 +158,7 @@ bool every_collective(NodeRank& self, Memory memory) {
 }
 
 bool send_all_sizes(NodeRank& self, Memory memory) {
-  for (const std::uint64_t count : {std::uint64_t{1}, std::uint64_t{14}, std::uint64_t{15}, std::uint64_t{4096}, std::uint64_t{4097}, std::uint64_t{200'001}})
+  for (const std::uint64_t count : {std::uint64_t{1}, std::uint64_t{14}, std::uint64_t{15}, std::uint64_t{4096}, std::uint64_t{4097}, std::uint64_t{200'001}, std::uint64_t{300'007}})
     for (int repeat = 0; repeat < 40; ++repeat) {
       Buffers buffers(self, memory);
       float* const data = buffers.take(count);
@@ -184,6 +184,18 @@ bool send_all_sizes(NodeRank& self, Memory memory) {
         }
     }
   return true;
+}
+
+// From rank 0 to rank 1.
+node::Call message_of(std::vector<float>& data) {
+  node::Call call;
+  call.collective = Collective::send_recv;
+  call.dtype = DType::float32;
+  call.block_bytes = data.size() * sizeof(float);
+  call.root = 0;
+  call.peer = 1;
+  call.input = call.output = reinterpret_cast<std::byte*>(data.data());
+  return call;
 }
 
 // What a call took, by a machine on which either way costs what `of` says.
@@ -293,8 +305,46 @@ TEST(messages_between_pairs) {
   for (const Memory memory : {Memory::mapped, Memory::plain, Memory::mixed, Memory::aliased})
     for (const int n : {2, 3}) CHECK(run_ranks(n, [memory](NodeRank& self) { return send_all_sizes(self, memory); }));
   node::GroupOptions options;
-  options.cross = node::Cross::never;
-  CHECK(run_ranks(2, [](NodeRank& self) { return send_all_sizes(self, Memory::plain); }, options));
+  for (const node::Cross cross : {node::Cross::never, node::Cross::always}) {
+    options.cross = cross;
+    for (const Memory memory : {Memory::plain, Memory::mixed})
+      CHECK(run_ranks(3, [memory](NodeRank& self) { return send_all_sizes(self, memory); }, options));
+  }
+}
+// Pieces are written and read once more than what the kernel copies; the sender writes none of the latter.
+TEST(a_long_plain_message_takes_the_way_that_was_asked_for) {
+  for (const node::Cross cross : {node::Cross::never, node::Cross::always}) {
+    node::GroupOptions options;
+    options.cross = cross;
+    CHECK(run_ranks(2, [cross](NodeRank& self) {
+      std::vector<float> data(600'001, static_cast<float>(self.rank));
+      const node::Call call = message_of(data);
+      if (!self.run(call).ok() || data.back() != 0) return false;
+      const bool across = cross == node::Cross::always && kernel_copies();
+      return self.group->traffic().written_bytes == (across && self.rank == 0 ? 0 : call.block_bytes);
+    }, options));
+  }
+}
+// Whoever was stopped may have given its buffer away while it was read.
+TEST(a_message_of_a_sender_that_was_stopped_is_refused) {
+  node::GroupOptions options;
+  options.cross = node::Cross::always;
+  CHECK(run_ranks(2, [](NodeRank& self) {
+    std::vector<float> data(600'001);
+    const node::Call call = message_of(data);
+    if (!kernel_copies()) return true;
+    if (self.rank == 0) {
+      const bool waits = self.group->begin(call).ok() && self.group->step() == node::Turn::waiting;
+      self.group->stop(Status(Code::timeout, "too late"));
+      self.meeting->numbers[0] = 1;
+      while (self.meeting->numbers[1] == 0) ::usleep(100);
+      return waits;
+    }
+    while (self.meeting->numbers[0] == 0) ::usleep(100);
+    const Status status = self.run(call);
+    self.meeting->numbers[1] = 1;
+    return status.code == Code::aborted && status.rank == 0 && self.run(call).code == Code::aborted;
+  }, options));
 }
 
 // The pieces of a long message use the slots of short ones, which a late receiver has still to read.
@@ -305,13 +355,7 @@ TEST(a_long_message_overtakes_no_short_one) {
     for (std::uint64_t m = 0; m < std::size(kCounts); ++m) {
       std::vector<float> data(kCounts[m]);
       for (std::uint64_t i = 0; self.rank == 0 && i < data.size(); ++i) data[i] = value(static_cast<int>(m), i);
-      node::Call call;
-      call.collective = Collective::send_recv;
-      call.dtype = DType::float32;
-      call.block_bytes = data.size() * sizeof(float);
-      call.root = 0;
-      call.peer = 1;
-      call.input = call.output = reinterpret_cast<std::byte*>(data.data());
+      const node::Call call = message_of(data);
       if (!self.run(call).ok()) return false;
       for (std::uint64_t i = 0; i < data.size(); ++i)
         if (data[i] != value(static_cast<int>(m), i)) return false;

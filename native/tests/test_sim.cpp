@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <limits>
 #include <random>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "ccl_lab/schema.hpp"
@@ -18,7 +20,7 @@ namespace {
 struct Case {
   std::vector<std::int32_t> rank, channel, peer, sig_channel, value, link_a, link_b;
   std::vector<std::uint8_t> kind;
-  std::vector<std::int64_t> work, hold, compute, ready, request;
+  std::vector<std::int64_t> work, hold, compute, ready, request, nominal;
   std::vector<std::uint8_t> ticks{1, 1, 1, 1, 0, 0};
   std::vector<std::int64_t> rate{1'000'000'000, 1'000'000'000, 1'000'000'000, 1'000'000'000, 2'000'000'000, 2'000'000'000};
   std::vector<std::int64_t> latency{600, 400, 600, 400, 0, 0};
@@ -42,7 +44,7 @@ struct Case {
     times.assign(5 * n, -7), level.assign(n, -7), finish.assign(late.size(), -7);
     const auto row = [&](std::size_t i) { return std::span(times).subspan(i * n, n); };
     return sim::simulate_exact({rank, channel, kind, peer, sig_channel, value, work, hold, compute, ready, request, link_a,
-                                link_b, ticks, rate, latency, late},
+                                link_b, ticks, rate, latency, late, {}, nominal},
                                {row(0), row(1), row(2), row(3), row(4), level, finish});
   }
 
@@ -55,6 +57,24 @@ struct Case {
 constexpr std::int64_t kNs = 1000;  // a byte at 1 GB/s
 
 }  // namespace
+
+TEST(order_is_that_of_nominal_bytes) {
+  // Two channels copy after a transfer each, one a byte shorter than the other; the memory serves one copy at a time.
+  const auto copies = [](std::vector<std::int64_t> nominal) {
+    Case c;
+    c.add(Kind::put, 1, 0, 1001);
+    c.add(Kind::flush, 1, -1, 0);
+    c.add(Kind::copy, 1, -1, 100);
+    c.add(Kind::get, 1, 0, 1000, -1, 0, 1);
+    c.add(Kind::copy, 1, -1, 100, -1, 0, 1);
+    c.nominal = std::move(nominal);
+    const sim::ExactResult result = c.run();
+    return std::tuple(result.status, result.op, c.start(2), c.start(4));
+  };
+  CHECK(copies({}) == std::tuple(ExactStatus::ok, std::int64_t{-1}, 1052 * kNs, 1002 * kNs));
+  CHECK(copies({1001, 0, 100, 1001, 100}) == std::tuple(ExactStatus::ok, std::int64_t{-1}, 1001 * kNs, 1051 * kNs));
+  CHECK(copies({1001, 0, 100, -1, 100}) == std::tuple(ExactStatus::bad_op, std::int64_t{3}, std::int64_t{-7}, std::int64_t{-7}));
+}
 
 TEST(durations_round_up_and_saturate) {
   CHECK_EQ(sim::duration_ps(0, 3), 0);

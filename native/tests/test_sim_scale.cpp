@@ -1,4 +1,5 @@
 // Tests of the evaluations without a table of ops: streams that hold loops, rings by hand and with and without the jump, random columns.
+#include <algorithm>
 #include <cstdint>
 #include <random>
 #include <vector>
@@ -35,6 +36,7 @@ struct Ring {
     finish.assign(row.size(), -1);
     RingsInput in;
     in.units = units, in.chains = 1, in.stations = 1, in.steps = steps, in.reducing = reducing, in.jumps = jumps;
+    in.nominal_bytes = *std::max_element(bytes.begin(), bytes.end());
     in.slices = slices, in.bytes = bytes, in.group = group, in.memory = memory, in.link_a = a, in.link_b = b;
     in.memory_bytes_per_s = memory_rate, in.a_bytes_per_s = rate, in.b_bytes_per_s = rate, in.latency_ps = latency, in.ticks = ticks;
     in.late_ps = zeros, in.ready_ps = zeros, in.row = row, in.memory_free_ps = zeros, in.begin_ps = none, in.begin_batch = none;

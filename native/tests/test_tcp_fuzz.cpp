@@ -56,7 +56,8 @@ FrameHeader plausible(std::mt19937& random, Numbers& next) {
   if (random() % 200 == 0) header.offset += random() % 2 == 0 ? kRegion - header.offset - header.nbytes + 1 : ~std::uint64_t{0} / 2;
   if (random() % 200 == 0) header.nbytes = (std::uint64_t{random()} << 32) | random();
   if (header.type == FrameType::put && random() % 2 == 0) {
-    header.signal = random() % 200 == 0 ? static_cast<std::int32_t>(random()) : 0;
+    const std::int32_t silent = random() % 4 == 0 ? kSilentSignal : 0;
+    header.signal = random() % 200 == 0 ? static_cast<std::int32_t>(random()) : silent;
     header.sequence = random() % 200 == 0 ? static_cast<std::uint32_t>(random()) : next.signal++;
   }
   if (header.type == FrameType::put)
@@ -172,7 +173,7 @@ TEST(no_header_is_taken_for_another) {
     const Result<FrameHeader> header = decode(bytes, 0, kChannels);
     if (!header.ok()) continue;
     ++accepted;
-    CHECK(header.value().signal >= -1 && header.value().signal < kChannels);
+    CHECK(header.value().signal >= -1 && channel_of_signal(header.value().signal) < kChannels);
     CHECK(header.value().payload_bytes() <= kSegmentBytes);
     FrameBytes again;
     encode(header.value(), again);

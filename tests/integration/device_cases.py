@@ -84,8 +84,8 @@ class Array:
             "strides": self.strides, "stream": self.gpu.stream,
         }  # fmt: skip
 
-    def new_empty(self, shape: Any) -> Array:
-        return Array(self.gpu, shape, self.dtype)
+    def new_empty(self, shape: Any, dtype: Any = None) -> Array:
+        return Array(self.gpu, shape, dtype or self.dtype)
 
     def write(self, values: np.ndarray) -> None:
         """At once: nothing on the stream may use it."""

@@ -24,13 +24,14 @@ def library() -> str:
     return str(native_build.build("mock_libcuda") / "tests/libmock_libcuda.so")
 
 
-def run_case(call: str, library: str, n: int = 3, **extra: str) -> None:
-    """`call` on n ranks; all must get through."""
+def run_case(call: str, library: str, n: int = 3, nodes: int = 0, module: str = "device_cases", **extra: str) -> None:
+    """`call` of a module of cases on n ranks, on emulated nodes with two NICs each if any; all must get through."""
+    cluster = f"ccl.Topology.cluster(nodes={nodes}, gpus_per_node={n // max(nodes, 1)}, nics_per_node=2, nic_gbits_per_s=20)"
     body = f"""
         sys.path.insert(0, {HERE!r})
-        import device_cases
-        with ccl.init(timeout="20s") as comm:
-            device_cases.{call}
+        import device_cases, staged_cases
+        with ccl.init(timeout="60s", topology={cluster if nodes else None}) as comm:
+            {module}.{call}
         print("fine")
     """
     for status, output in launch(body, n=n, DEVICE_LIBRARY=library, **extra):
@@ -75,3 +76,33 @@ def test_cases(library, case):
 @pytest.mark.parametrize(("case", "extra"), [("no_stream_operations", {"MOCK_NO_STREAM_OPS": "1"}), ("no_driver", {})])
 def test_what_is_missing_is_named(library, case, extra):
     run_case(f"{case}(comm)", library, n=2, **extra)
+
+
+@pytest.mark.parametrize(("n", "nodes", "transport"), [(2, 2, "auto"), (4, 2, "auto"), (3, 3, "auto"), (2, 0, "tcp")])
+def test_every_collective_through_the_host(library, n, nodes, transport):
+    run_case("every_collective(comm)", library, n=n, nodes=nodes, CCL_LAB_TRANSPORT=transport)
+
+
+@pytest.mark.parametrize("case", ["staged_works", "held_until_the_stream_comes", "dynamic", "bad_counts"])
+def test_staged_cases(library, case):
+    run_case(f"{case}(comm)", library, n=2, nodes=2, module="staged_cases")
+
+
+def test_types_and_reductions_through_the_host(library):
+    run_case("types_and_reductions(comm)", library, n=2, nodes=2)
+
+
+@pytest.mark.parametrize(("n", "nodes"), [(1, 0), (3, 0), (4, 2)])
+def test_counts_in_memory_of_the_gpu(library, n, nodes):
+    run_case("dynamic(comm)", library, n=n, nodes=nodes, module="staged_cases")
+
+
+@pytest.mark.parametrize("call", ["all_reduce", "all_to_allv_dynamic"])
+def test_every_driver_call_may_fail_in_a_staged_call(library, call):
+    run_case(f"driver_fails(comm, {call!r})", library, n=2, nodes=2, module="staged_cases")
+
+
+@needs_kernels
+@pytest.mark.parametrize("nodes", [0, 2])
+def test_a_gpu_that_is_gone_is_named_on_all_ranks(library, nodes):
+    run_case("gpu_goes(comm)", library, n=2, nodes=nodes, module="staged_cases")

@@ -19,10 +19,12 @@ MOVERS = (Kind.put, Kind.get, Kind.copy, Kind.reduce)
 class Oracle:
     """Runs one schedule; afterwards begin, end, start, leave, arrive, level: {op_id: ps} and finish: [ps per rank]."""
 
-    def __init__(self, schedule: Any, topology: Any, op_bytes: Any, late: list[int] | None = None,
+    def __init__(self, schedule: Any, topology: Any, layout: Any, late: list[int] | None = None,
                  compute: Any = None, alpha: int = 0, changes: dict[Any, list[tuple[int, int]]] | None = None) -> None:  # fmt: skip
         self.ops = list(schedule.ops)
-        self.topology, self.op_bytes, self.compute = topology, [int(b) for b in op_bytes], compute
+        self.topology, self.op_bytes, self.compute = topology, [int(b) for b in layout.op_bytes()], compute
+        part = -(-layout.count // schedule.parts) * layout.itemsize
+        self.nominal_bytes = self.op_bytes if layout.counts is not None else [op.n_chunks * part for op in self.ops]
         self.alpha, self.changes = alpha, changes or {}
         self.late = late or [0] * schedule.n_ranks
         self.channels: dict[tuple[int, int], list[Any]] = defaultdict(list)
@@ -48,8 +50,8 @@ class Oracle:
         return op.kind == Kind.signal or (op.kind == Kind.put and op.peer != op.rank)
 
     def find_order(self) -> None:
-        """Plays the schedule in nominal time: a byte takes one tick on any NIC, all else none. What can begin at a
-        tick begins in rounds (batches); `queues` are the links' ops in that order."""
+        """Plays the schedule in nominal time: a byte takes one tick on any NIC (bytes as if all parts were alike), all else none.
+        What can begin at a tick begins in rounds (batches); `queues` are the links' ops in that order."""
         todo = {key: list(ops) for key, ops in self.channels.items()}
         can_go_on = dict.fromkeys(todo, 0)  # tick, by channel
         seen: dict[Any, list[int]] = defaultdict(list)  # ticks of the raises of a counter
@@ -106,7 +108,7 @@ class Oracle:
             for link in links:
                 self.queues[link].append(op.op_id)
             if op.kind in (Kind.put, Kind.get) and links[0][0].startswith("nic"):
-                leaves[op.op_id] = max([tick, *(free[link] for link in links)]) + self.op_bytes[op.op_id]
+                leaves[op.op_id] = max([tick, *(free[link] for link in links)]) + self.nominal_bytes[op.op_id]
                 free.update(dict.fromkeys(links, leaves[op.op_id]))
         return leaves
 

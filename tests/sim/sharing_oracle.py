@@ -28,13 +28,13 @@ class JobOracle(Oracle):
         world: SharedOracle,
         schedule: Any,
         ranks: list[int],
-        op_bytes: Any,
+        layout: Any,
         late: list[int],
         compute: Any,
         alpha: int,
     ) -> None:
         self.world, self.ranks = world, ranks
-        super().__init__(schedule, world.topology, op_bytes, late, compute, alpha)
+        super().__init__(schedule, world.topology, layout, late, compute, alpha)
 
     def between(self, src: int, dst: int, channel: int) -> list[Any]:
         return super().between(self.ranks[src], self.ranks[dst], channel)
@@ -113,15 +113,15 @@ class JobOracle(Oracle):
 
 
 class SharedOracle:
-    """Runs (schedule, ranks, op_bytes, late, compute) jobs on one topology; `jobs` then hold what an Oracle holds."""
+    """Runs (schedule, ranks, layout, late, compute) jobs on one topology; `jobs` then hold what an Oracle holds."""
 
     def __init__(self, topology: Any, jobs: list[Any], alpha: int = 0) -> None:
         self.topology, self.heap, self.serial = topology, [], 0
         self.flows: dict[Any, list[Any]] = {}  # (job, op_id): [links, work left]
         self.carried: dict[Any, int] = defaultdict(int)
         self.jobs = [
-            JobOracle(self, schedule, ranks, op_bytes, late, compute, alpha)
-            for schedule, ranks, op_bytes, late, compute in jobs
+            JobOracle(self, schedule, ranks, layout, late, compute, alpha)
+            for schedule, ranks, layout, late, compute in jobs
         ]
         self.run()
         for job in self.jobs:

@@ -26,7 +26,7 @@ def assert_equal_to_oracle(schedule: Schedule, topology: Topology, late: np.ndar
     """rates: of NICs that change in time, as `random_changes` draws them."""
     changes = Changes.of(links_of(topology, rates or {}))
     times = exact_times(schedule, topology, late=late_text(late), compute_ps=compute, changes=changes)
-    oracle = Oracle(schedule, topology, schedule.layout().op_bytes(), late.tolist(), lambda rank, arg: int(compute[rank, arg]),
+    oracle = Oracle(schedule, topology, schedule.layout(), late.tolist(), lambda rank, arg: int(compute[rank, arg]),
                     changes={(side, *nic): rows for nic, rows in (rates or {}).items() for side in ("nic_tx", "nic_rx")})  # fmt: skip
     assert times.finish_ps.tolist() == oracle.finish
     assert times.level.tolist() == [oracle.level[op] for op in range(len(schedule.ops))]

@@ -101,7 +101,10 @@ def test_time_grows_with_size_and_never_beats_the_links(op: str, name: str) -> N
     platform = PLATFORMS[name]
     for nodes in (1, 2, 16):
         said = predict(op, name, SIZES, nodes=nodes)
-        assert (np.diff(said.time_us) >= 0).all()
+        same = (said.algorithm[1:] == said.algorithm[:-1]) & (said.protocol[1:] == said.protocol[:-1])
+        # Where a table changes the protocol time may fall, as it does in what is published of the A100.
+        assert (np.diff(said.time_us)[same | (nodes > 1)] >= 0).all()
+        assert (np.diff(said.time_us) >= -0.3 * said.time_us[1:]).all()
         assert said.time_us.min() > platform.launch_us
         if op in ("all_reduce", "all_gather", "reduce_scatter") and nodes > 1:
             crossing = SIZES * FACTORS[op](nodes) / (platform.nics_per_node * platform.nic_gbytes_per_s) / 1e3
@@ -118,6 +121,37 @@ def test_small_messages_use_ll_and_large_ones_simple() -> None:
     assert predict("all_reduce", "a100", "1GiB").protocol == "Simple"
     assert predict("all_reduce", "h100", "1GiB", nodes=8).algorithm == "nvls_tree"
     assert predict("all_gather", "h200", "64MiB", algorithm="ring").time_us > predict("all_gather", "h200", "64MiB").time_us / 2
+
+
+def test_a_thread_of_ll_has_one_line_on_its_way() -> None:
+    size, a100 = 1 << 30, PLATFORMS["dgx_a100"]
+    slow = predict("all_reduce", dataclasses.replace(a100, turn_us=4.0), size, "ring", "LL").parts["bandwidth"]
+    assert slow == pytest.approx(size * 2 * 7 / 8 / (24 * 512 * 8) * 4.0)
+    fast = predict("all_reduce", dataclasses.replace(a100, turn_us=1e-3), size, "ring", "LL").parts["bandwidth"]
+    assert fast == pytest.approx(2 * predict("all_reduce", a100, size, "ring", "LL128").parts["bandwidth"])
+
+
+def test_the_protocol_of_a_ring_in_a_node_is_that_of_the_table() -> None:
+    said = predict("all_reduce", "a100", [32 << 10, 1 << 20, 4 << 20, 64 << 20], "ring")
+    assert said.protocol.tolist() == ["LL", "LL", "LL128", "Simple"]
+    # 14 hops: 6.6 + 8.4 us + 1.75 S / 87.7 GB/s of LL against 14 + 26.6 us + 1.75 S / (0.92 B) of LL128.
+    rate = 0.92 * PLATFORMS["dgx_a100"].ring_gbytes_per_s
+    border = (40.6 - 15.0) * 1e3 / 1.75 / (1 / 87.7 - 1 / rate)
+    assert predict("all_reduce", "a100", [border * 0.99, border * 1.01], "ring").protocol.tolist() == ["LL", "LL128"]
+    assert predict("all_reduce", "a100", 1 << 20, "ring").time_us > predict("all_reduce", "a100", 1 << 20, "ring", "LL128").time_us
+    over_nodes = predict("all_reduce", "h100_efa", SIZES, nodes=2)
+    assert np.array(list(over_nodes.candidates.values())).min(axis=0) == pytest.approx(over_nodes.time_us)
+
+
+def test_what_is_known_before_a_fit_holds_where_rows_say_little() -> None:
+    rows = np.array([2.0, 2.0, 2.0])
+
+    def errors(x: np.ndarray) -> np.ndarray:
+        return np.log(x[0] / rows)
+
+    assert validation.least_squares(errors, [1.0])[0] == pytest.approx(2.0, rel=1e-3)
+    held = validation.least_squares(errors, [1.0], [0.2])[0]
+    assert 1.0 < held < 2.0 and validation.least_squares(errors, [1.0], [1e-3])[0] == pytest.approx(1.0, rel=1e-2)
 
 
 def test_pat_and_collnet_only_where_they_exist() -> None:

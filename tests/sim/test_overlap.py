@@ -159,7 +159,7 @@ class TestAlpha:
             schedule, topology, late, compute = draw(seed + 10_000, 32)
             alpha = int(np.random.default_rng(seed).integers(0, 10**7))
             times = exact_times(schedule, topology, late=late_text(late), compute_ps=compute, alpha=f"{alpha}ps")
-            oracle = Oracle(schedule, topology, schedule.layout().op_bytes(), late.tolist(),
+            oracle = Oracle(schedule, topology, schedule.layout(), late.tolist(),
                             lambda rank, arg, table=compute: int(table[rank, arg]), alpha)  # fmt: skip
             assert times.finish_ps.tolist() == oracle.finish, f"seed {seed}"
             for column in COLUMNS:

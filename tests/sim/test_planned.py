@@ -65,6 +65,16 @@ def test_simulated_busbw_stays_below_the_line(algorithm: str) -> None:
         assert 0.8 * 4 <= trace.busbw_gbytes_per_s <= 4.0, collective
 
 
+def test_an_element_more_in_some_chunks_changes_no_order() -> None:
+    # Were chunks an element apart served one lane after the other, what nodes hand round at the end would stand in lines.
+    topology = Topology.cluster(4, 8, 8, nic_gbits_per_s=400, fabric_gbytes_per_s=400, local_gbytes_per_s=2000).without((0, 0))
+    schedule = plan("all_reduce", topology, "64MiB", algorithm="balance")
+    even, more = (exact_times(schedule, topology, 4 * (schedule.parts * 10_000 + rest)) for rest in (0, schedule.parts // 2))
+    assert len(np.unique(more.nbytes[more.nbytes > 0])) > len(np.unique(even.nbytes[even.nbytes > 0]))
+    assert np.array_equal(even.level, more.level)
+    assert more.time_ps == pytest.approx(even.time_ps, rel=1e-3)
+
+
 def test_a_slower_nic_never_helps_a_plan() -> None:
     topology = Topology.cluster()
     for collective, algorithm in NAMES:

@@ -101,7 +101,7 @@ def test_times_without_the_table_of_ops_equal_the_oracle() -> None:
             except Inapplicable:
                 continue
             late_ps = [int(late.get(rank, "0ps")[:-2]) for rank in range(topology.n_ranks)]
-            oracle = Oracle(schedule, topology, schedule.layout().op_bytes(), late_ps, alpha=round(alpha * 1e12))
+            oracle = Oracle(schedule, topology, schedule.layout(), late_ps, alpha=round(alpha * 1e12))
             assert found.tolist() == oracle.finish, (seed, name)
 
 

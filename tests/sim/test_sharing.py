@@ -57,7 +57,7 @@ def assert_equal_to_oracle(seed: int) -> None:
             (
                 schedule,
                 ranks,
-                schedule.layout().op_bytes(),
+                schedule.layout(),
                 [start + ps for ps in late],
                 lambda r, arg, c=compute: int(c[r, arg]),
             )

@@ -219,6 +219,9 @@ def test_simulate_lists_the_rows_asked_for(capsys: pytest.CaptureFixture[str]) -
     assert code == 0 and "nics:\n  node 7" in out
     code, out, err = call(capsys, *words, "--rows", "links")
     assert code == 2 and not out and "ranks, nodes, nics" in err
+    code, out, _ = call(capsys, "simulate", "all_reduce", "--topology", "h100:nodes=2", "--rows", "steps,nic:1:2", "--json")
+    rows = json.loads(out)["rows"]
+    assert code == 0 and list(rows) == ["steps", "nic:1:2"] and rows["steps"][0]["ops"] > 0 and rows["nic:1:2"][0]["op_id"] >= 0
 
 
 def test_predict_says_time_choice_and_error(capsys: pytest.CaptureFixture[str]) -> None:

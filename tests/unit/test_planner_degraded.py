@@ -10,6 +10,7 @@ import pytest
 
 from ccl_lab.errors import UsageError
 from ccl_lab.planner import algorithms, formulas_degraded, plan
+from ccl_lab.planner.all_reduce_balance import WHOLE
 from ccl_lab.planner.all_reduce_lanes import depth_of
 from ccl_lab.planner.all_reduce_resilient import split
 from ccl_lab.planner.bounds import lower_bound
@@ -135,6 +136,16 @@ def test_auto_is_no_slower_than_balance_with_several_ranks_a_node() -> None:
         topology = hurt(cluster(4, group), 1)
         taken = exact_times(plan("all_reduce", topology, "1GiB"), topology).time_ps * 1e-12
         assert taken <= 1.05 * seconds("all_reduce", topology, "1GiB", "balance")
+
+
+def test_balance_keeps_the_nics_busy_with_several_ranks_a_node() -> None:
+    # One chunk a step would leave a NIC idle while its chunk is under way: 1.4 times the whole network's time, not less than 1/(1-X).
+    whole, topology = Topology.preset("h100", 16), Topology.preset("h100", 16).without((0, 0))
+    problem = make_problem("all_reduce", topology, "256MiB", dtype="float32", redop="sum", in_place=False, root=0, peer=1, channels=None,
+                           counts=None)
+    assert depth_of(problem, WHOLE).ring_depth == 2
+    assert plan("all_reduce", topology, "256MiB").algorithm == "balance"
+    assert seconds("all_reduce", topology, "256MiB", "balance") < 8 / 7 * seconds("all_reduce", whole, "256MiB", "hierarchical")
 
 
 def test_lanes_use_all_that_is_left_on_one_rail_each() -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,7 @@ FAR_LATENCIES = {"LL": 1, "LL128": 1, "Simple": 2}  # Simple adds a flush at the
 NVLS_US = 8.0  # assumption: what NVLS adds to a launch; as LL, whose floor on 8 GPUs is the same
 NVLS_CHUNK_BYTES, NVLS_TREE_CHUNK_BYTES = 128 << 10, 64 << 10  # NCCL src/transport/nvls.cc; the second from 4 nodes on
 LL_LINE_BYTES = 8  # data in a line of 16 bytes
+LL_CHANNELS, LL_THREADS = 24, 512  # NCCL on 8 GPUs; src/include/device.h: a thread has one line on its way
 TREE_CHUNK_BYTES, LINE_CHUNK_BYTES, TREE_CHANNELS = 512 << 10, 32 << 10, 16  # a slot of NCCL's buffers in Simple, and in lines
 P2P_US = 1.0  # assumption: a send and its receive posted by a proxy
 COLLNET_FAR_US = 30.0  # NCCL src/graph/tuning.cc: up and down a switch tree
@@ -106,7 +107,8 @@ def _ring_rates(at: Shape, protocol: str) -> tuple[float, float]:
     near, far = at.platform.ring_gbytes_per_s, at.node_gbytes_per_s
     lines = near * at.platform.line_share
     if protocol == "LL":
-        return lines / 2, min(far / 2, at.local * LL_LINE_BYTES / at.platform.ll_line_ns)
+        turned = LL_CHANNELS * LL_THREADS * LL_LINE_BYTES / at.platform.turn_us / 1e3
+        return min(lines / 2, turned), min(far / 2, at.local * LL_LINE_BYTES / at.platform.ll_line_ns)
     return (lines, far * 120 / 128) if protocol == "LL128" else (near, far)
 
 
@@ -225,6 +227,28 @@ _FORMS: dict[str, tuple[Callable[[str, Shape, str], Pipeline], tuple[str, ...], 
 """algorithm: its pipeline, the ops and the protocols it is there for."""
 
 ALGORITHMS = tuple(_FORMS)
+
+
+# What NCCL's table (src/graph/tuning.cc) takes a ring inside a node for: us at the start, us a hop, share of the ring's rate, GB/s at
+# most (LL: on Ampere, and on later ones). It ranks protocols and is no time.
+_TABLE = {"LL": (6.6, 0.6, 0.5), "LL128": (14.0, 1.9, 0.92), "Simple": (8.4, 3.4, 1.0)}
+_TABLE_LL_GBYTES_PER_S, _AMPERE_FABRIC_GBYTES_PER_S = (87.7, 141.0), 300.0
+
+
+def protocol_of_ring(op: str, at: Shape, protocols: Sequence[str], nbytes: F64) -> npt.NDArray[np.int64]:
+    """Which of `protocols` NCCL takes for a ring inside a node, i64[sizes]: the least by its table, whatever it then costs.
+
+    Between nodes the model's own minimum stands: the table's rates there are means over networks.
+    """
+    hops = (2 if op == "all_reduce" else 1) * (at.ranks - 1)
+    rows = []
+    for name in protocols:
+        start, hop, share = _TABLE[name]
+        rate = at.platform.ring_gbytes_per_s * share
+        if name == "LL":
+            rate = min(rate, _TABLE_LL_GBYTES_PER_S[at.platform.fabric_gbytes_per_s > _AMPERE_FABRIC_GBYTES_PER_S])
+        rows.append(start + hops * hop + nbytes * _us_a_byte(FACTORS[op](at.ranks), rate))
+    return np.argmin(rows, axis=0)
 
 
 def _missing(algorithm: str, at: Shape) -> str:

@@ -30,7 +30,8 @@ class Platform:
     harness sees it. nic_latency_us: one way between NICs. near_simple_us: a hop over NVLink in protocol Simple. ring_share,
     nvls_share: busbw of a large ring and NVLS all_reduce inside a node, over fabric_gbytes_per_s; nic_share: of a NIC's line rate.
     protocols: those that its network allows; cross_share: what a node gets of its NICs when all send to all. nvls_channels: 0
-    without multicast in its switches. line_share: rate of a ring in LL128 over Simple (LL: half of it). ll_line_ns: a proxy looks
+    without multicast in its switches. line_share: rate of a ring in LL128 over Simple (LL: half of it,
+    and no more than turn_us, in which each thread sends its words once, allows). ll_line_ns: a proxy looks
     at a line of LL. nvls_depth, tree_depth: chunks in flight between the stages of NVLS, and between NVLS and the network;
     nvls_tree_share: rate of the switch in nvls_tree over that in NVLS, as the same warps feed the network. sources: where each is
     from.
@@ -47,9 +48,10 @@ class Platform:
     nic_share: float = 0.97
     launch_us: float = 31.3
     nic_latency_us: float = 2.0
-    near_simple_us: float = 10.7
-    line_share: float = 0.597
-    ll_line_ns: float = 90.3
+    near_simple_us: float = 8.73
+    line_share: float = 0.678
+    turn_us: float = 1.24
+    ll_line_ns: float = 87.2
     nvls_depth: float = 1.275
     tree_depth: float = 1.275
     nvls_tree_share: float = 0.9397
@@ -89,6 +91,7 @@ _DEFAULT = {
     "tree_depth": f"default: as NVLS inside a node, fitted on H200 1x8, {_PUBLISHED}",
     "line_share": f"default: fitted on A100 1x8 ring, {_PUBLISHED}",
     "ll_line_ns": f"default: fitted on H100 2x8 EFA, {_PUBLISHED}",
+    "turn_us": "assumption: that of dgx_a100, by NCCL's rates of LL on Ampere and Hopper (src/graph/tuning.cc: 87.7, 141 GB/s)",
     "nvls_depth": f"default: fitted on H200 1x8, {_PUBLISHED}",
     "nvls_tree_share": f"default: fitted on H100 2x8 EFA, {_PUBLISHED}",
     "nvls_channels": "NCCL src/transport/nvls.cc: 16 on Hopper, 32 on Blackwell, 24 on Blackwell NVL72",
@@ -116,8 +119,9 @@ def _efa(platform: Platform, name: str, nics: int, nic_gbytes_per_s: float) -> P
                                sources={**platform.sources, **_EFA_SOURCES})  # type: ignore[arg-type]  # fmt: skip
 
 
-_A100 = _platform("dgx_a100", 8, 8, 25, 300, 0.7686, launch_us=35.15,
-                  sources={"ring_share": f"fitted on A100 1x8 ring, {_PUBLISHED}", "launch_us": f"fitted on A100 1x8 ring, {_PUBLISHED}",
+_A100 = _platform("dgx_a100", 8, 8, 25, 300, 0.751, turn_us=2.0,
+                  sources={"turn_us": "assumption: a load from memory and a look at the flag, 1 us each, one after the other",
+                           "ring_share": f"fitted on A100 1x8 ring, {_PUBLISHED}",
                            "near_simple_us": f"fitted on A100 1x8 ring, {_PUBLISHED}"})  # fmt: skip
 _H100 = _platform("hgx_h100", 8, 8, 50, 450, 367 / 450, **_HOPPER, launch_us=7.9,
                   sources={"nvls_share": _NVLS_HOPPER, "launch_us": _NCCL_TESTS,

@@ -81,7 +81,7 @@ def _nccl(
     protocol: str | None,
     nodes: int | None,
     gpus: int | None,
-) -> tuple[Platform, int, int, dict[tuple[str, str], dict[str, F64]]]:
+) -> tuple[Platform, int, int, dict[tuple[str, str], dict[str, F64]], dict[tuple[str, str], npt.NDArray[np.bool_]]]:
     found, of_topology = find(platform)
     if of_topology is not None and (nodes, gpus) != (None, None):
         raise UsageError("nodes and gpus are those of the topology; give one or the other.")
@@ -91,10 +91,15 @@ def _nccl(
     at = nccl.Shape(found, nodes, ranks)
     if ranks == 1:
         nccl.candidates(op, nccl.Shape(found, 1, 2), None, None)  # so that a wrong op is an error here too
-        return found, nodes, ranks, {("none", "none"): {"launch": np.full_like(sizes, found.launch_us)}}
+        return found, nodes, ranks, {("none", "none"): {"launch": np.full_like(sizes, found.launch_us)}}, {}
     pipelines = nccl.candidates(op, at, algorithm, protocol)
     launch = {"launch": np.full_like(sizes, found.launch_us)}
-    return found, nodes, ranks, {name: launch | pipeline.parts(sizes) for name, pipeline in pipelines.items()}
+    rings = [name for name in pipelines if name[0] == "ring"]
+    taken = {}
+    if nodes == 1 and len(rings) > 1:
+        chosen = nccl.protocol_of_ring(op, at, [each for _, each in rings], sizes)
+        taken = {name: chosen == i for i, name in enumerate(rings)}
+    return found, nodes, ranks, {name: launch | pipeline.parts(sizes) for name, pipeline in pipelines.items()}, taken
 
 
 def _ctran(
@@ -105,14 +110,14 @@ def _ctran(
     protocol: str | None,
     nodes: int | None,
     gpus: int | None,
-) -> tuple[CtranPlatform, int, int, dict[tuple[str, str], dict[str, F64]]]:
+) -> tuple[CtranPlatform, int, int, dict[tuple[str, str], dict[str, F64]], dict[tuple[str, str], npt.NDArray[np.bool_]]]:
     if protocol not in (None, "zero_copy"):
         raise UsageError(f"protocol {protocol!r}: CTran's puts are zero_copy.")
     found, default = find_ctran(platform)
     ranks = gpus if gpus is not None else default
     if isinstance(ranks, bool) or not isinstance(ranks, (int, np.integer)) or ranks < 2:
         raise UsageError(f"gpus {ranks!r}: expected how many ranks, 2 or more; all their traffic is over NICs.")
-    return found, int(ranks), int(ranks), ctran.candidates(op, found, int(ranks), sizes, algorithm)
+    return found, int(ranks), int(ranks), ctran.candidates(op, found, int(ranks), sizes, algorithm), {}
 
 
 def predict(
@@ -146,13 +151,15 @@ def predict(
         raise UsageError(f"no library {library!r}.{suggest(str(library), LIBRARIES)} Known: {', '.join(LIBRARIES)}.")
     sizes, one = _sizes(nbytes)
     build = _nccl if library == "nccl" else _ctran
-    found, nodes, ranks, parts = build(op, platform, sizes, algorithm, protocol, nodes, gpus)  # type: ignore[operator, arg-type]
+    found, nodes, ranks, parts, taken = build(op, platform, sizes, algorithm, protocol, nodes, gpus)  # type: ignore[operator, arg-type]
     names = list(parts)
     times = np.array([sum(each.values()) for each in parts.values()])
-    best = times.argmin(axis=0)
+    # The least, but for what the library's own table does not take.
+    ranked = np.array([np.where(taken.get(name, True), each, np.inf) for name, each in zip(names, times, strict=True)])
+    best = ranked.argmin(axis=0)
     every = dict.fromkeys(part for each in parts.values() for part in each)
     split = {part: np.array([parts[names[i]].get(part, 0 * sizes)[k] for k, i in enumerate(best)]) for part in every}
-    time = times.min(axis=0)
+    time = ranked.min(axis=0)
     algbw = sizes / time / 1e3
 
     def shaped(values: Any) -> Any:

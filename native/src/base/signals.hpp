@@ -14,6 +14,14 @@
 
 namespace ccl_lab {
 
+// A bit of the number of a signal channel, on its way: the signal takes its turn among those of its channel, and raises nothing.
+// What comes after it on the channel so waits for what came before it, on whatever NICs both travel.
+inline constexpr std::int32_t kSilentSignal = 1 << 30;
+
+// The channel of a signal, silent or not; -1 of none.
+constexpr std::int32_t channel_of_signal(std::int32_t signal) { return signal < 0 ? signal : signal & ~kSilentSignal; }
+constexpr bool is_silent(std::int32_t signal) { return signal >= 0 && (signal & kSilentSignal) != 0; }
+
 class SignalTable {
  public:
   SignalTable() = default;

@@ -71,15 +71,15 @@ Status Driver::push(std::shared_ptr<Work> work, bool caller_waits) {
   return {};
 }
 
-bool Driver::wait(const Work& work, std::int64_t until_ns, bool in_slices) {
+bool Driver::wait(const Goal& goal, std::int64_t until_ns, bool in_slices) {
   Lock lock(mutex_);
   ++callers_;
-  bool again = !work.calls() && !closed_;
+  bool again = !goal.calls() && !closed_;
   while (again) {
     if (seat_is_free()) {
       seat_ = Seat::caller;
       lock.unlock();
-      const bool outstanding = drive(Seat::caller, &work, until_ns, in_slices);
+      const bool outstanding = drive(Seat::caller, &goal, until_ns, in_slices);
       lock.lock();
       outstanding_ = outstanding;
       seat_ = Seat::nobody;
@@ -91,18 +91,18 @@ bool Driver::wait(const Work& work, std::int64_t until_ns, bool in_slices) {
       const auto left = std::chrono::nanoseconds(std::max<std::int64_t>(until_ns - now_ns(), 0));
       changed_.wait_for(lock, std::min<std::chrono::nanoseconds>(left, std::chrono::hours(1)));
       watchers_.fetch_sub(1);
-      again = !work.calls() && !closed_ && now_ns() < until_ns;
+      again = !goal.calls() && !closed_ && now_ns() < until_ns;
     }
   }
   --callers_;
-  if (callers_ > 0) return work.done();
+  if (callers_ > 0) return goal.done();
   leave_.store(false, std::memory_order_relaxed);
   if (closed_) changed_.notify_all();
   else if (outstanding_ || pending_) {
     // In slices the caller comes back, or hands over; what works that are over left unsent has nobody else.
-    if (!in_slices || (unsent_ && work.done())) call_thread();
+    if (!in_slices || (unsent_ && goal.done())) call_thread();
   }
-  return work.done();
+  return goal.done();
 }
 
 // Peers may ask at any time from here on, also between two calls.
@@ -215,9 +215,9 @@ void Driver::let_others_in(Lock& turn) {
   turn.lock();
 }
 
-// Steps until the work `until` has ended, until_ns has passed, or the seat has to be given up. Returns whether works are
+// Steps until `until` has ended, until_ns has passed, or the seat has to be given up. Returns whether works are
 // outstanding.
-bool Driver::drive(Seat who, const Work* until, std::int64_t until_ns, bool in_slices) {
+bool Driver::drive(Seat who, const Goal* until, std::int64_t until_ns, bool in_slices) {
   const DefaultArithmetic arithmetic;
   Patience& patience = who == Seat::caller ? caller_patience_ : thread_patience_;
   patience.reset(0);

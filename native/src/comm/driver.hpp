@@ -32,6 +32,7 @@
 #include <vector>
 
 #include "base/segment.hpp"
+#include "comm/goal.hpp"
 #include "comm/patience.hpp"
 #include "comm/progress.hpp"
 #include "comm/work.hpp"
@@ -48,9 +49,9 @@ class Driver {
 
   // Queues a work. Unless the caller says that it will wait, or hand over, next, the thread is called to run it.
   Status push(std::shared_ptr<Work> work, bool caller_waits);
-  // Drives until the work has ended, calls for its caller, or until_ns has passed; true if it has ended. With `in_slices` it may return earlier,
+  // Drives until the goal has ended, calls for its caller, or until_ns has passed; true if it has ended. With `in_slices` it may return earlier,
   // where a signal came, and leaves without calling the thread: wait again, or hand_over().
-  bool wait(const Work& work, std::int64_t until_ns, bool in_slices);
+  bool wait(const Goal& goal, std::int64_t until_ns, bool in_slices);
   // What is outstanding goes on without the caller; `surely`: the caller knows that something is.
   void hand_over(bool surely = false);
   // Something that a step finds has happened in this process: another caller that drives and sleeps looks again.
@@ -81,7 +82,7 @@ class Driver {
   using Lock = std::unique_lock<std::mutex>;
 
   bool seat_is_free() const { return seat_ == Seat::nobody || (seat_ == Seat::thread && thread_.asleep); }
-  bool drive(Seat who, const Work* until, std::int64_t until_ns, bool in_slices);
+  bool drive(Seat who, const Goal* until, std::int64_t until_ns, bool in_slices);
   void let_others_in(Lock& turn);
   Woken sleep(Seat who, Lock& turn, std::int64_t until_ns);
   Woken doze(Seat who, Lock& turn, std::int64_t until_ns);

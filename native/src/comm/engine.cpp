@@ -77,7 +77,7 @@ Result<std::shared_ptr<Engine>> Engine::create(int rank, std::vector<std::int32_
   if (options.n_channels < 1 || options.n_channels > 4095)
     return Status(Code::config, "n_channels is " + std::to_string(options.n_channels) + ", expected 1 to 4095");
   SegmentOptions segment_options;
-  segment_options.n_signal_channels = options.n_channels + 1;
+  segment_options.n_signal_channels = options.n_channels + 1 + kWindows;
   segment_options.n_nics = options.n_nics;
   segment_options.trace_spans = std::bit_ceil(std::clamp<std::uint32_t>(options.trace_spans, 64, 1u << 26));
   segment_options.board_bytes = node::board_bytes(static_cast<std::uint64_t>(
@@ -324,7 +324,7 @@ Result<std::unique_ptr<Stream>> Engine::make_stream(const Program& program, std:
 
 Result<std::shared_ptr<Work>> Engine::start(const std::shared_ptr<LoadedProgram>& program, BufferView input,
                                             BufferView output, std::uint32_t coll_id, double timeout_s, bool caller_waits,
-                                            std::shared_ptr<const Computation> computation) {
+                                            std::shared_ptr<const Computation> computation, std::shared_ptr<Stall> stall) {
   if (Status status = ready(); !status.ok()) return status;
   if (!program->fused)
     if (Status status = check_links(*program); !status.ok()) return status;
@@ -333,7 +333,9 @@ Result<std::shared_ptr<Work>> Engine::start(const std::shared_ptr<LoadedProgram>
   Binding binding;
   Memory memory;
   if (Status status = bind(*program, input, output, binding, memory); !status.ok()) return status;
-  return push(make_work(program, binding, std::move(memory), coll_id, timeout_s, std::move(stream).value()), caller_waits);
+  std::shared_ptr<Work> work = make_work(program, binding, std::move(memory), coll_id, timeout_s, std::move(stream).value());
+  work->set_stall(std::move(stall));
+  return push(std::move(work), caller_waits);
 }
 
 std::shared_ptr<Work> Engine::make_work(const std::shared_ptr<LoadedProgram>& program, const Binding& binding, Memory memory,
@@ -351,19 +353,19 @@ Result<std::shared_ptr<Work>> Engine::push(std::shared_ptr<Work> work, bool call
   return work;
 }
 
-bool Engine::wait(const Work& work, double timeout_s) {
+bool Engine::wait(const Goal& goal, double timeout_s) {
   const std::int64_t until_ns = deadline_after(timeout_s < 0 ? std::numeric_limits<double>::infinity() : timeout_s);
-  if (work.done() || !usable().ok()) return work.done();
-  if (driver_->wait(work, until_ns, false)) return true;
+  if (goal.done() || !usable().ok()) return goal.done();
+  if (driver_->wait(goal, until_ns, false)) return true;
   // Where the engine is being closed, its works end as soon as no caller drives.
-  while (driver_->closed() && !work.done() && now_ns() < until_ns) ::sched_yield();
-  return work.done();
+  while (driver_->closed() && !goal.done() && now_ns() < until_ns) ::sched_yield();
+  return goal.done();
 }
 
-bool Engine::wait_slice(const Work& work, double timeout_s) {
-  if (work.done() || !usable().ok()) return work.done();
-  if (driver_->closed()) return wait(work, timeout_s);
-  return driver_->wait(work, deadline_after(timeout_s), true);
+bool Engine::wait_slice(const Goal& goal, double timeout_s) {
+  if (goal.done() || !usable().ok()) return goal.done();
+  if (driver_->closed()) return wait(goal, timeout_s);
+  return driver_->wait(goal, deadline_after(timeout_s), true);
 }
 
 // The caller drives until it is wanted: what follows its partition is posted by itself, without a switch of threads.

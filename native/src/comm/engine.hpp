@@ -28,6 +28,7 @@
 #include "comm/driver.hpp"
 #include "comm/local.hpp"
 #include "comm/progress.hpp"
+#include "comm/windows.hpp"
 #include "comm/work.hpp"
 
 namespace ccl_lab {
@@ -103,26 +104,47 @@ class Engine {
 
   Result<std::shared_ptr<LoadedProgram>> compile(const ProgramSpec& spec);
   // With `caller_waits` nothing moves until wait() or hand_over() is called. `computation`: who does the compute ops, where
-  // the program has any.
+  // the program has any. `stall`: of a GPU's stream, which the work waits for and which waits for it.
   Result<std::shared_ptr<Work>> start(const std::shared_ptr<LoadedProgram>& program, BufferView input, BufferView output,
                                       std::uint32_t coll_id, double timeout_s, bool caller_waits = false,
-                                      std::shared_ptr<const Computation> computation = nullptr);
+                                      std::shared_ptr<const Computation> computation = nullptr, std::shared_ptr<Stall> stall = nullptr);
   // An exchange whose counts are read when it starts, and the program that names its ways. All but the counts is fixed.
   Result<std::shared_ptr<LoadedExchange>> compile(ExchangeSpec spec);
   // `counts` stay where they are until the work has ended. `handles`: by place in the group, where in its arena the receive
   // buffer of that rank begins; empty: they are asked for.
   Result<std::shared_ptr<Work>> start(const LoadedExchange& exchange, const ExchangeBuffers& buffers, const Counts& counts,
-                                      std::span<const std::uint64_t> handles, std::uint32_t coll_id, double timeout_s, bool caller_waits);
-  // Drives until the work has ended; false if `timeout_s` (negative: for ever) passed before.
-  bool wait(const Work& work, double timeout_s);
+                                      std::span<const std::uint64_t> handles, std::uint32_t coll_id, double timeout_s, bool caller_waits,
+                                      std::shared_ptr<Stall> stall = nullptr);
+  // Drives until a work, or an op of a window, has ended; false if `timeout_s` (negative: for ever) passed before.
+  bool wait(const Goal& goal, double timeout_s);
   // The same for callers that have to look after something now and then: returns early where a signal came, and nothing
   // moves afterwards until wait, wait_slice or hand_over is called.
-  bool wait_slice(const Work& work, double timeout_s);
+  bool wait_slice(const Goal& goal, double timeout_s);
   // The next partition that the caller of `work` has to compute, the one before it having ended; false where there is none
   // within `timeout_s`, or the work has ended. What is outstanding goes on while the caller computes.
   bool next_partition(const Work& work, double timeout_s, std::uint32_t& op);
   // What is outstanding goes on without a caller.
   void hand_over(bool surely = false) { driver_->hand_over(surely); }
+
+  // One-sided (sided.cpp). A window of this rank's memory, `shown`, and that of all others; every rank makes it, in the same order.
+  Result<std::shared_ptr<MemoryWindow>> make_window(WindowSpec spec, const void* shown);
+  // By place of a window and rank: signals so far, of all windows that were at that place.
+  std::vector<std::uint64_t> window_signals() const;
+  // Where registered memory lies in the arena, of whole pages where it was not taken from it; -1 where peers do not reach it.
+  std::int64_t shown_offset(const void* data, std::uint64_t nbytes);
+  // An op of a window: has ended, or goes on by itself. Its memory stays as it is until then. `urgent`: the caller waits for it.
+  Result<std::shared_ptr<Sided>> put(const std::shared_ptr<MemoryWindow>& window, std::int32_t rank, BufferView data, std::uint64_t offset,
+                                     bool signals, bool urgent);
+  Result<std::shared_ptr<Sided>> get(const std::shared_ptr<MemoryWindow>& window, std::int32_t rank, BufferView out, std::uint64_t offset);
+  Result<std::shared_ptr<Sided>> signal(const std::shared_ptr<MemoryWindow>& window, std::int32_t rank);
+  // Of `rank`, or of any (-1).
+  Result<std::shared_ptr<Sided>> wait_signals(const std::shared_ptr<MemoryWindow>& window, std::int32_t rank, std::uint64_t count);
+  Result<std::shared_ptr<Sided>> flush(const std::shared_ptr<MemoryWindow>& window, std::int32_t rank);
+  // A wait that did not end in time ends with a timeout, which says who has not signalled; false where it has ended.
+  void give_up(Sided& op, double after_s);
+  // No op begins any more, waits end.
+  void close_window(MemoryWindow& window);
+
   // The first reason wins. Safe from any thread, at any time.
   void abort(Code code, std::string_view reason, int culprit);
   Status reset(std::uint16_t epoch);
@@ -146,6 +168,10 @@ class Engine {
   std::shared_ptr<Work> make_work(const std::shared_ptr<LoadedProgram>& program, const Binding& binding, Memory memory,
                                   std::uint32_t coll_id, double timeout_s, std::unique_ptr<Stream> stream = nullptr);
   Result<std::shared_ptr<Work>> push(std::shared_ptr<Work> work, bool caller_waits);
+  Status may_use(const MemoryWindow& window) const;
+  std::shared_ptr<Sided> make_sided(Sided::What what, const std::shared_ptr<MemoryWindow>& window, std::int32_t peer) const;
+  Result<std::shared_ptr<Sided>> post(std::shared_ptr<Sided> op, bool urgent);
+  Result<std::shared_ptr<Sided>> at_once(std::shared_ptr<Sided> op, std::byte* there);
 
   std::shared_ptr<RankSegment> segment_;
   std::shared_ptr<Arena> arena_;

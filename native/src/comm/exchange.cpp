@@ -45,7 +45,7 @@ Status Engine::bind(const Exchange& exchange, const ExchangeBuffers& buffers, Bi
 
 Result<std::shared_ptr<Work>> Engine::start(const LoadedExchange& loaded, const ExchangeBuffers& buffers, const Counts& counts,
                                             std::span<const std::uint64_t> handles, std::uint32_t coll_id, double timeout_s,
-                                            bool caller_waits) {
+                                            bool caller_waits, std::shared_ptr<Stall> stall) {
   if (Status status = ready(); !status.ok()) return status;
   if (Status status = check_links(*loaded.ways); !status.ok()) return status;
   const std::vector<std::int32_t>& group = loaded.exchange->spec().group;
@@ -68,6 +68,7 @@ Result<std::shared_ptr<Work>> Engine::start(const LoadedExchange& loaded, const 
   }
   std::shared_ptr<Work> work = make_work(loaded.ways, binding, std::move(memory), coll_id, timeout_s);
   work->set_exchange(std::move(run));
+  work->set_stall(std::move(stall));
   return push(std::move(work), caller_waits);
 }
 

@@ -76,6 +76,8 @@ class Links {
   bool quiet() const { return net_ == nullptr || (net_->quiet() && (rails_ == nullptr || !rails_->waiting())); }
 
   bool attached(std::int32_t peer) const { return shm_->connected(peer); }
+  // The memory of a rank that is written in place; null where it is reached over NICs.
+  std::shared_ptr<RankSegment> mapped(std::int32_t peer) const { return by_shm(peer) ? segments_[static_cast<std::size_t>(peer)] : nullptr; }
   std::vector<std::uint8_t> load_store() const;
   std::size_t n_connections() const { return net_ == nullptr ? 0 : net_->n_connections(); }
   std::size_t n_attached() const;

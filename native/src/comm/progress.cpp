@@ -15,6 +15,7 @@ namespace ccl_lab {
 
 namespace {
 
+constexpr std::int64_t kStallNs = 100'000;  // how often a stall is asked
 constexpr std::int64_t kLingerNs = 500'000'000;  // of a rank that closes, for what a NIC still has to send
 
 std::string seconds_text(double seconds) {
@@ -34,6 +35,7 @@ Progress::Progress(std::shared_ptr<RankSegment> own, std::vector<std::int32_t> n
     : own_(std::move(own)),
       spans_(*own_),
       links_(own_, std::move(node_of), mode, &spans_),
+      windows_(own_, links_, spans_),
       local_(local),
       baselines_(own_->n_ranks(), own_->signals().n_channels()),
       lost_(static_cast<std::size_t>(own_->n_ranks())) {
@@ -51,6 +53,12 @@ Status Progress::check_lost(const Program& program) const {
 Status Progress::check(const Program& program) const {
   if (Status status = check_lost(program); !status.ok()) return status;
   return links_.check(program);
+}
+
+Status Progress::post(const std::shared_ptr<Sided>& op) {
+  if (own_->aborted() && !stopped_) stop(own_->abort_status());
+  if (stopped_) return own_->abort_status();
+  return windows_.post(op, lost_);
 }
 
 int Progress::step() {
@@ -74,18 +82,31 @@ int Progress::step() {
   did += jobs_.poll(completions_);
   if (did > 0) now_ns_ = now_ns();  // bytes were moved: what follows begins now
   did += handle_events();
+  did += windows_.settle(completions_);
   if (current_ == nullptr && !queue_.empty() && !stopped_ && begin_next()) ++did;
   if (current_ != nullptr) did += current_->fused() ? drive_fused() : drive();
   completions_.clear();
   return did;
 }
 
+// Whether what comes next waits for a stream of a GPU still. What waits behind it does not use up its time.
+bool Progress::held_back() {
+  Stall* const stall = queue_.front()->stall();
+  if (stall == nullptr) return false;
+  const Result<bool> started = stall->started();
+  if (!started.ok()) stop(started.status());
+  else if (started.value()) held_until_ns_ = now_ns_;
+  return !started.ok() || !started.value();
+}
+
 bool Progress::begin_next() {
+  if (held_back()) return stopped_;
   // Another thread may be in a direct call; its collective comes first.
   if (queue_.front()->fused() && !local_->take()) return false;
   current_ = std::move(queue_.front());
   queue_.pop();
   current_->begin(now_ns_);
+  current_->not_before(held_until_ns_);
   own_->control().coll_id.store(current_->coll_id(), std::memory_order_relaxed);
   set_state(EngineState::running);
   if (current_->fused()) {
@@ -244,6 +265,7 @@ int Progress::handle_events() {
     const auto peer = static_cast<std::size_t>(event.peer);
     if (peer >= lost_.size()) continue;
     if (lost_[peer].ok()) lost_[peer] = event.status;
+    windows_.lost(event.peer, lost_[peer]);
     if (current_ == nullptr || current_->fused() || !executor_.needs(event.peer, inbox())) continue;
     executor_.fail(std::move(event.status));
   }
@@ -333,6 +355,7 @@ void Progress::stop(Status reason) {
   if (!first) reason = own_->abort_status();
   stopped_ = true;
   set_state(EngineState::stopped);
+  windows_.stop(reason);
   jobs_.clear();
   completions_.clear();
   if (current_ != nullptr) {
@@ -353,6 +376,7 @@ void Progress::wait_set(std::vector<pollfd>& descriptors, std::int64_t& wake_ns)
   if (stopped_) return;
   links_.wait_set(descriptors, wake_ns);
   if (!jobs_.empty()) wake_ns = 0;
+  if (current_ == nullptr && !queue_.empty() && queue_.front()->stall() != nullptr) wake_ns = std::min(wake_ns, now_ns_ + kStallNs);
   if (current_ == nullptr) return;
   wake_ns = std::min(wake_ns, current_->deadline_ns());
   if (stream() != nullptr) wake_ns = std::min(wake_ns, stream()->due_ns());
@@ -363,7 +387,9 @@ void Progress::reset(std::uint16_t epoch) {
   now_ns_ = now_ns();
   if (busy()) stop(Status(Code::aborted, "rank " + std::to_string(own_->rank()) + " was reset", own_->rank()));
   epoch_ = epoch;
+  held_until_ns_ = 0;
   links_.reset(epoch);
+  windows_.reset(epoch);
   local_->reset(epoch);
   jobs_.clear();
   completions_.clear();

@@ -24,6 +24,7 @@
 #include "comm/jobs.hpp"
 #include "comm/links.hpp"
 #include "comm/local.hpp"
+#include "comm/windows.hpp"
 #include "comm/work.hpp"
 #include "exec/executor.hpp"
 #include "trace/ring.hpp"
@@ -42,6 +43,10 @@ class Progress {
 
   Links& links() { return links_; }
   const Links& links() const { return links_; }
+  Windows& windows() { return windows_; }
+  const Windows& windows() const { return windows_; }
+  // An op of a window; ok: it goes on by itself, or has ended already.
+  Status post(const std::shared_ptr<Sided>& op);
   // Before and after a sleep on the doorbell: ranks of the node ring it only in between. False: nothing to take back.
   bool announce_sleep() const {
     const bool waits = current_ != nullptr && current_->fused();
@@ -57,11 +62,11 @@ class Progress {
   int step();
   // What to sleep on after a step that did nothing.
   void wait_set(std::vector<pollfd>& descriptors, std::int64_t& wake_ns) const;
-  bool busy() const { return current_ != nullptr || !queue_.empty(); }
+  bool busy() const { return current_ != nullptr || !queue_.empty() || windows_.busy(); }
   // Works, or what they left behind, still need somebody to step.
   bool outstanding() const { return busy() || links_.unsent(); }
-  // Grows when a work has ended, or a partition waits for its caller.
-  std::uint64_t n_news() const { return n_news_; }
+  // Grows when a work or an op of a window has ended, or a partition waits for its caller.
+  std::uint64_t n_news() const { return n_news_ + windows_.n_ended(); }
   // What comes next may be a moment in time, which nothing but a timer tells.
   bool on_the_clock() const { return stream() != nullptr && stream()->due_ns() != Stream::kNever; }
   // When the last step began.
@@ -76,6 +81,7 @@ class Progress {
   Inbox inbox() const { return {own_->signals(), own_->ready_slots()}; }
   Status check_lost(const Program& program) const;
   bool begin_next();
+  bool held_back();
   Stream* stream() const { return current_ == nullptr ? nullptr : current_->stream(); }
   int take_computed();
   Status compute(const Post& post);
@@ -96,6 +102,7 @@ class Progress {
   std::shared_ptr<RankSegment> own_;
   SpanWriter spans_;
   Links links_;
+  Windows windows_;
   Jobs jobs_;
   Local* local_;
   Baselines baselines_;
@@ -109,6 +116,7 @@ class Progress {
   std::vector<Stream::Partition> computed_;
   std::uint64_t n_news_ = 0;
   std::int64_t now_ns_ = 0;
+  std::int64_t held_until_ns_ = 0;  // when a stall let a work begin, the last time
   std::uint16_t epoch_ = 0;
   bool stopped_ = false;
   bool on_time_ = false;  // what is posted now waited for a partition only

@@ -175,6 +175,17 @@ Status Registry::remove(void* data) {
   return {};
 }
 
+std::int64_t Registry::offset_of(const void* data, std::uint64_t nbytes) const {
+  auto* const begin = static_cast<std::byte*>(const_cast<void*>(data));
+  const auto after = entries_.upper_bound(begin);
+  if (after == entries_.begin()) return -1;
+  const Entry& entry = std::prev(after)->second;
+  if (entry.noticed || entry.pages == nullptr || begin < entry.pages) return -1;
+  const auto at = static_cast<std::uint64_t>(begin - entry.pages);
+  if (at > entry.pages_bytes || nbytes > entry.pages_bytes - at) return -1;
+  return static_cast<std::int64_t>(entry.block->offset() + kPage + at);
+}
+
 bool Registry::intact(const Entry& entry, bool live) const {
   // A block goes as a whole, or, at the top of the heap, from its end.
   return is_shared_page(entry.pages + entry.pages_bytes - kPage, live);

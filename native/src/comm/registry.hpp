@@ -46,6 +46,8 @@ class Registry {
   // range again counts, and as many removals end it.
   Status add(void* data, std::uint64_t nbytes);
   Status remove(void* data);
+  // Where in the arena the bytes lie; -1 unless all of them are on pages that were registered by add().
+  std::int64_t offset_of(const void* data, std::uint64_t nbytes) const;
   std::size_t size() const { return entries_.size(); }
   std::uint64_t registered_bytes() const;
 
@@ -64,7 +66,7 @@ class Registry {
     std::uint64_t nbytes = 0;
     int times = 0;
   };
-  static constexpr std::uint64_t kLeastBytes = 32 * 1024;
+  static constexpr std::uint64_t kLeastBytes = 128 * 1024;  // below it the ends of a noticed buffer cost more than its stages
   static constexpr std::size_t kMostNoticed = 512;
   static constexpr std::size_t kSeen = 64;
 

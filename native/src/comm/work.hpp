@@ -12,6 +12,7 @@
 //  - Works of an engine live in memory that later works use again: a start takes nothing from the system.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -24,8 +25,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/stall.hpp"
 #include "base/status.hpp"
 #include "comm/arena.hpp"
+#include "comm/goal.hpp"
 #include "comm/stream.hpp"
 #include "exec/exchange.hpp"
 #include "exec/executor.hpp"
@@ -66,7 +69,7 @@ struct ExchangeRun {
   std::vector<KnownPeer> known;       // handles; empty: peers say where their memory is
 };
 
-class Work {
+class Work final : public Goal {
  public:
   Work(std::shared_ptr<LoadedProgram> program, const Binding& binding, Memory memory, std::uint32_t coll_id,
        std::int64_t deadline_ns, double timeout_s, std::unique_ptr<Stream> stream = nullptr)
@@ -77,17 +80,15 @@ class Work {
         deadline_ns_(deadline_ns),
         timeout_s_(timeout_s),
         stream_(std::move(stream)) {}
-  Work(const Work&) = delete;
-  Work& operator=(const Work&) = delete;
 
-  bool done() const { return done_.load(std::memory_order_acquire); }
+  bool done() const override { return done_.load(std::memory_order_acquire); }
   // Only once done.
   const Status& status() const { return status_; }
   std::int64_t begin_ns() const { return begin_ns_.load(std::memory_order_relaxed); }
   std::int64_t end_ns() const { return end_ns_.load(std::memory_order_relaxed); }
 
   // The caller that waits is wanted: it has ended, or a partition of the caller's computation is to be done.
-  bool calls() const { return done() || (stream_ != nullptr && stream_->calls()); }
+  bool calls() const override { return done() || (stream_ != nullptr && stream_->calls()); }
   // Where it computes; else null.
   Stream* stream() const { return stream_.get(); }
   // Null where it has no SCRATCH.
@@ -97,6 +98,14 @@ class Work {
   const Program& program() const { return exchange_.exchange == nullptr ? program_->program : exchange_.exchange->program(); }
   // Before it is handed to a driver.
   void set_exchange(ExchangeRun run) { exchange_ = std::move(run); }
+  void set_stall(std::shared_ptr<Stall> stall) { stall_ = std::move(stall); }
+  // Null where nothing holds it back.
+  Stall* stall() const { return stall_.get(); }
+  // What it waited for others counts for nothing: its time begins no earlier than this.
+  void not_before(std::int64_t begin_ns) {
+    if (begin_ns == 0 || !(timeout_s_ >= 0 && timeout_s_ <= kLongestS)) return;
+    deadline_ns_ = std::max(deadline_ns_, begin_ns + static_cast<std::int64_t>(timeout_s_ * 1e9));
+  }
   // Its turn has come: reads what it is to move.
   Status read_counts() {
     if (exchange_.exchange == nullptr) return {};
@@ -121,6 +130,8 @@ class Work {
   Memory take_memory() { return std::move(memory_); }
 
  private:
+  static constexpr double kLongestS = 1e9;
+
   std::shared_ptr<LoadedProgram> program_;
   Binding binding_;
   Memory memory_;
@@ -129,6 +140,7 @@ class Work {
   double timeout_s_;
   std::unique_ptr<Stream> stream_;
   ExchangeRun exchange_;
+  std::shared_ptr<Stall> stall_;
   std::atomic<std::int64_t> begin_ns_{0};
   std::atomic<std::int64_t> end_ns_{0};
   std::atomic<bool> done_{false};

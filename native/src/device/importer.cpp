@@ -62,18 +62,22 @@ void Importer::drop_withdrawn(const Page& owner) {
   }
 }
 
-Result<DevicePtr> Importer::find(const Page& owner, std::uint64_t allocation, std::uint64_t offset, std::uint64_t nbytes) {
+Result<DevicePtr> Importer::find(const Page& owner, std::uint64_t allocation, std::uint64_t offset, std::uint64_t nbytes, bool quiet) {
   const std::string what = "memory of rank " + std::to_string(owner.rank());
   auto found = mappings_.find({owner.rank(), allocation});
   if (found == mappings_.end()) {
-    drop_withdrawn(owner);
-    const Allocation& entry = owner.allocation(allocation);
-    if (allocation == 0 || entry.number.load(std::memory_order_acquire) != allocation)
-      return Status(Code::registration, what + " was withdrawn between its call and this one: was it freed?", owner.rank());
+    if (quiet) drop_withdrawn(owner);
+    Result<Shown> shown = read(owner, allocation, what);
+    if (!shown.ok()) return shown.status();
     const cuda::Scope scope(*context_);
     if (!scope.status().ok()) return scope.status();
-    Result<Mapping> mapping = open(owner, entry, what);
+    Result<Mapping> mapping = open(owner, *shown, what);
     if (!mapping.ok()) return mapping.status();
+    // A descriptor that was shut meanwhile may have been another file's when it was taken.
+    if (Result<Shown> still = read(owner, allocation, what); !still.ok()) {
+      close(*mapping);
+      return still.status();
+    }
     found = mappings_.emplace(std::pair(owner.rank(), allocation), std::move(mapping).value()).first;
   }
   const Mapping& mapping = found->second;
@@ -83,42 +87,66 @@ Result<DevicePtr> Importer::find(const Page& owner, std::uint64_t allocation, st
   return mapping.base + offset;
 }
 
-Result<Importer::Mapping> Importer::open(const Page& owner, const Allocation& entry, const std::string& what) {
+Result<Importer::Shown> Importer::read(const Page& owner, std::uint64_t allocation, const std::string& what) const {
+  Allocation& entry = owner.allocation(allocation);
+  const Status withdrawn(Code::registration, what + " was withdrawn between its call and this one: was it freed?", owner.rank());
+  if (allocation == 0 || entry.number.load(std::memory_order_acquire) != allocation) return withdrawn;
+  Shown shown{entry.kind, entry.base, entry.size, entry.ipc, {}};
+  const std::uint64_t first = entry.first_part, n_parts = entry.n_parts;
+  std::uint64_t sum = 0;
+  bool sense = shown.size > 0;
+  if (shown.kind == AllocationKind::parts) {
+    sense = sense && n_parts > 0 && first <= kParts && n_parts <= kParts - first;
+    for (std::uint64_t i = 0; sense && i < n_parts; ++i) {
+      shown.parts.push_back(owner.parts()[first + i]);
+      const std::uint64_t size = shown.parts.back().size;
+      sense = size > 0 && size <= shown.size - sum;
+      if (sense) sum += size;
+    }
+    sense = sense && sum == shown.size;
+  } else {
+    sense = sense && shown.kind == AllocationKind::ipc;
+  }
+  // What was read above was read before this.
+  if (entry.number.fetch_add(0, std::memory_order_acq_rel) != allocation) return withdrawn;
+  if (!sense) return Status(Code::registration, what + ": its page says nonsense about its parts", owner.rank());
+  return shown;
+}
+
+Result<Importer::Mapping> Importer::open(const Page& owner, const Shown& shown, const std::string& what) {
   Mapping mapping;
-  mapping.kind = entry.kind;
-  mapping.size = entry.size;
+  mapping.kind = shown.kind;
+  mapping.size = shown.size;
   if (owner.pid() == pid_) {
     mapping.own = true;
-    mapping.base = entry.base;
+    mapping.base = shown.base;
     return mapping;
   }
-  Status status = entry.kind == AllocationKind::ipc ? open_ipc(entry, mapping, what) : open_parts(owner, entry, mapping, what);
+  Status status = shown.kind == AllocationKind::ipc ? open_ipc(shown, mapping, what) : open_parts(owner, shown, mapping, what);
   if (!status.ok()) return Status(status.code, status.message, owner.rank());
   return mapping;
 }
 
-Status Importer::open_ipc(const Allocation& entry, Mapping& mapping, const std::string& what) {
-  const cuda::CuResult result = context_->api().ipc_open(&mapping.base, entry.ipc, cuda::kIpcLazyPeerAccess);
+Status Importer::open_ipc(const Shown& shown, Mapping& mapping, const std::string& what) {
+  const cuda::CuResult result = context_->api().ipc_open(&mapping.base, shown.ipc, cuda::kIpcLazyPeerAccess);
   return status_of(context_->api(), result, "mapping " + what + " by CUDA IPC");
 }
 
-Status Importer::open_parts(const Page& owner, const Allocation& entry, Mapping& mapping, const std::string& what) {
+Status Importer::open_parts(const Page& owner, const Shown& shown, Mapping& mapping, const std::string& what) {
   const cuda::Api& api = context_->api();
-  if (entry.first_part + entry.n_parts > kParts || entry.n_parts == 0)
-    return Status(Code::registration, what + ": its page says nonsense about its parts");
   const std::string doing = "mapping " + what + " by its descriptors";
-  if (Status status = status_of(api, api.address_reserve(&mapping.base, mapping.size, 0, 0, 0), doing); !status.ok()) return status;
+  if (Status status = status_of(api, api.address_reserve(&mapping.base, mapping.size, 0, 0, 0), doing); !status.ok()) {
+    mapping.base = 0;
+    return status;
+  }
   DevicePtr at = mapping.base;
   Status status;
-  for (std::uint32_t i = 0; status.ok() && i < entry.n_parts; ++i) {
-    const Part& part = owner.parts()[entry.first_part + i];
-    if (part.size > mapping.base + mapping.size - at) status = Status(Code::registration, what + ": its page says nonsense about its parts");
-    Result<int> fd = status.ok() ? take_fd(owner.pid(), part.fd, what) : Result<int>(status);
-    if (status.ok()) status = fd.status();
+  for (const Part& part : shown.parts) {
+    Result<int> fd = take_fd(owner.pid(), part.fd, what);
+    status = fd.ok() ? map_part(*fd, at, part.size, doing) : fd.status();
+    if (fd.ok()) ::close(*fd);
     if (!status.ok()) break;
-    status = map_part(*fd, at, part.size, doing);
-    ::close(*fd);
-    if (status.ok()) mapping.parts.push_back(part.size);
+    mapping.parts.push_back(part.size);
     at += part.size;
   }
   const cuda::CuAccess access{{cuda::kLocationDevice, context_->info().ordinal}, cuda::kAccessReadWrite};

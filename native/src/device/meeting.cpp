@@ -109,7 +109,7 @@ Result<bool> Session::agree(std::size_t slot) {
                                    " and not on rank " + std::to_string(call_->captured ? peer.rank : rank_) + ": capture it on all ranks, or on none", peer.rank);
   for (std::size_t b = 0; b < kBufferCount; ++b) {
     if (peer.extent[b] == 0) continue;
-    Result<cuda::DevicePtr> base = importer_.find(*from.page, said.key[b], said.offset[b], peer.extent[b]);
+    Result<cuda::DevicePtr> base = importer_.find(*from.page, said.key[b], said.offset[b], peer.extent[b], idle() && !ever_captured_);
     if (!base.ok()) return base.status();
     call_->peers[slot][b] = *base;
   }

@@ -10,14 +10,6 @@ namespace ccl_lab::device {
 namespace {
 
 constexpr auto kLook = std::chrono::milliseconds(2);
-constexpr std::int64_t kSpinNs = 200'000;        // peers that are on their way come within
-constexpr std::int64_t kInterruptNs = 50'000'000;
-
-// Looks again soon at first, then less often.
-void pause(std::int64_t since_ns) {
-  if (now_ns() - since_ns < kSpinNs) std::this_thread::yield();
-  else std::this_thread::sleep_for(std::chrono::microseconds(50));
-}
 
 }  // namespace
 
@@ -42,15 +34,21 @@ Status Runner::closed() { return Status(Code::usage, "this communicator's sessio
 void Runner::watch() {
   std::unique_lock lock(mutex_);
   while (!stop_) {
+    const bool fine = session_->failure().ok();
     session_->watch(now_ns(), timeout_ns_);
+    if (fine && !session_->failure().ok()) failed_.notify_all();
     stopping_.wait_for(lock, kLook);
   }
 }
 
+bool Runner::await_failure(std::int64_t timeout_ns) {
+  std::unique_lock lock(mutex_);
+  return failed_.wait_for(lock, std::chrono::nanoseconds(timeout_ns), [this] { return session_ && !session_->failure().ok(); });
+}
+
 Status Runner::call(std::shared_ptr<const Program> program, const Buffers& buffers, cuda::CuStream user, std::uint32_t coll_id,
-                    std::int64_t timeout_ns, const std::function<Status()>& interrupted, std::uint64_t& number) {
-  const std::int64_t begin = now_ns();
-  std::int64_t looked = begin;
+                    std::int64_t timeout_ns, const Interrupted& interrupted, std::uint64_t& number) {
+  Waiting waiting(interrupted);
   {
     const std::lock_guard lock(mutex_);
     if (!session_) return closed();
@@ -67,39 +65,27 @@ Status Runner::call(std::shared_ptr<const Program> program, const Buffers& buffe
         number = session_->scheduled() > before ? session_->scheduled() : 0;
         return {};
       }
-      const std::int64_t now = now_ns();
-      Status why;
-      if (now - begin > timeout_ns) why = Status(Code::timeout, session_->missing() + " within " + std::to_string(timeout_ns / 1'000'000) + " ms; do all ranks call the same collectives?");
-      if (!why.ok()) {
-        session_->fail(why);
+      if (waiting.waited_ns() > timeout_ns) {
+        session_->fail(Status(Code::timeout, session_->missing() + " within " + std::to_string(timeout_ns / 1'000'000) + " ms; do all ranks call the same collectives?"));
         return session_->failure();
       }
     }
-    if (now_ns() - looked > kInterruptNs) {
-      looked = now_ns();
-      if (Status why = interrupted(); !why.ok()) {
-        const std::lock_guard lock(mutex_);
-        if (!session_) return closed();
-        session_->fail(why);
-        return session_->failure();
-      }
+    if (Status why = waiting.pause(); !why.ok()) {
+      const std::lock_guard lock(mutex_);
+      if (!session_) return closed();
+      session_->fail(why);
+      return session_->failure();
     }
-    pause(begin);
   }
 }
 
-Result<bool> Runner::wait(std::uint64_t number, std::int64_t timeout_ns, const std::function<Status()>& interrupted) {
-  const std::int64_t begin = now_ns();
-  std::int64_t looked = begin;
+Result<bool> Runner::wait(std::uint64_t number, std::int64_t timeout_ns, const Interrupted& interrupted) {
+  Waiting waiting(interrupted);
   for (;;) {
     if (Status status = failure(); !status.ok()) return status;
     if (ended(number)) return true;
-    if (timeout_ns >= 0 && now_ns() - begin > timeout_ns) return false;
-    if (now_ns() - looked > kInterruptNs) {
-      looked = now_ns();
-      if (Status why = interrupted(); !why.ok()) return why;
-    }
-    pause(begin);
+    if (timeout_ns >= 0 && waiting.waited_ns() > timeout_ns) return false;
+    if (Status why = waiting.pause(); !why.ok()) return why;
   }
 }
 

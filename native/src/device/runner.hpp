@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "device/session.hpp"
+#include "device/waiting.hpp"
 
 namespace ccl_lab::device {
 
@@ -29,11 +30,13 @@ class Runner {
   // Enqueued when it returns ok; the number of the run is in `number` (0: captured). `interrupted` is asked now and then, without the
   // lock; what it returns, if not ok, ends the call.
   Status call(std::shared_ptr<const Program> program, const Buffers& buffers, cuda::CuStream user, std::uint32_t coll_id, std::int64_t timeout_ns,
-              const std::function<Status()>& interrupted, std::uint64_t& number);
+              const Interrupted& interrupted, std::uint64_t& number);
   // True once run `number` has ended; false where `timeout_ns` passed before. An error where the session failed.
-  Result<bool> wait(std::uint64_t number, std::int64_t timeout_ns, const std::function<Status()>& interrupted);
+  Result<bool> wait(std::uint64_t number, std::int64_t timeout_ns, const Interrupted& interrupted);
   bool ended(std::uint64_t number);
   Status failure();
+  // True once the session has failed, within `timeout_ns`: of itself, or since this rank was stopped.
+  bool await_failure(std::int64_t timeout_ns);
   std::uint64_t scratch_bytes();
   std::size_t n_mappings();
   int ordinal() const { return ordinal_; }
@@ -49,6 +52,7 @@ class Runner {
   std::int64_t timeout_ns_;
   std::mutex mutex_;
   std::condition_variable stopping_;
+  std::condition_variable failed_;
   bool stop_ = false;
   std::thread thread_;
 };

@@ -66,16 +66,13 @@ Result<std::unique_ptr<Session>> Session::open(const cuda::Api& api, int ordinal
 
 Status Session::set_up() {
   const cuda::DeviceInfo& info = context_->info();
-  if (!info.stream_memory_ops)
-    return Status(Code::unsupported, "GPU " + std::to_string(info.ordinal) + " (" + info.name +
-                                         ") has no stream memory operations, by which ranks signal each other: expected a GPU and driver with "
-                                         "CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS (bare Linux, driver for CUDA 12 or newer)");
+  if (!info.stream_memory_ops) return no_stream_operations(info);
   Neighbour& own = neighbours_[static_cast<std::size_t>(rank_)];
   Result<cuda::HostRegistration> flags = cuda::register_host(context_, own.page->flags(), own.page->flags_bytes(), own.flags);
   if (!flags.ok()) return flags.status();
   own.registration = std::move(flags).value();
   own.met = true;
-  for (cuda::Event* event : {&fork_, &end_}) {
+  for (cuda::Event* event : {&fork_, &end_, &probe_}) {
     Result<cuda::Event> made = cuda::make_event(context_, false);
     if (!made.ok()) return made.status();
     *event = std::move(made).value();
@@ -233,6 +230,7 @@ Status Session::enqueue() {
   const std::uint64_t before = scheduled_;
   const Status status = Launch(*this, *call_).run();
   if (!status.ok()) scheduled_ = before;  // its end is not on the streams
+  else if (!call_->captured) probed_ = context_->api().event_record(probe_.get(), streams_[0].get()) == cuda::kSuccess;
   return status;
 }
 
@@ -261,6 +259,18 @@ bool Session::moved() {
   return std::exchange(seen_, sum) != sum;
 }
 
+// What the driver knows of the runs: an error there is the GPU's, which no flag would tell.
+Status Session::ask_driver(std::int64_t now_ns) {
+  constexpr std::int64_t kAskNs = 20'000'000;
+  if (!probed_ || now_ns - asked_ns_ < kAskNs) return {};
+  asked_ns_ = now_ns;
+  const cuda::Scope scope(*context_);
+  if (!scope.status().ok()) return scope.status();
+  const cuda::CuResult result = context_->api().event_query(probe_.get());
+  if (result == cuda::kNotReady) return {};
+  return cuda::status_of(context_->api(), result, "GPU " + std::to_string(ordinal()) + " of rank " + std::to_string(rank_));
+}
+
 void Session::watch(std::int64_t now_ns, std::int64_t timeout_ns) {
   if (failure_.ok())
     if (Status status = options_.stopped ? options_.stopped() : Status(); !status.ok()) fail(status);
@@ -271,6 +281,7 @@ void Session::watch(std::int64_t now_ns, std::int64_t timeout_ns) {
     return;
   }
   if (!failure_.ok()) return page.set_waited(kLetGo);
+  if (Status status = ask_driver(now_ns); !status.ok()) return fail(status);
   // Until its own streams have come to it a call may take as long as the user's work before it.
   const bool begun = page.flag(page.begun_flag(0)).load(std::memory_order_acquire) > ended() ||
                      page.flag(page.begun_flag(1)).load(std::memory_order_acquire) != 0;

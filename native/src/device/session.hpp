@@ -132,6 +132,7 @@ class Session {
   Result<bool> meet_all();
   Status enqueue();
   bool moved();
+  Status ask_driver(std::int64_t now_ns);
   std::string stuck() const;
 
   std::shared_ptr<cuda::Context> context_;
@@ -146,6 +147,8 @@ class Session {
   std::vector<cuda::Event> joins_;     // by channel
   cuda::Event fork_;
   cuda::Event end_;
+  cuda::Event probe_;                  // behind the last run that was not captured
+  bool probed_ = false;
   std::vector<Scratch> scratch_;       // the last one is used; graphs may hold the others
   bool ever_captured_ = false;
   std::map<const Program*, std::shared_ptr<const Prepared>> prepared_;
@@ -155,6 +158,7 @@ class Session {
   // What watch() saw last.
   std::uint64_t seen_ = 0;
   std::int64_t seen_ns_ = 0;
+  std::int64_t asked_ns_ = 0;
 };
 
 }  // namespace ccl_lab::device

@@ -18,7 +18,7 @@ void Executor::start(const Program& program, const Binding& binding, Baselines& 
   binding_ = binding;
   baselines_ = &baselines;
   run_ = Run::running;
-  ++run_number_;
+  run_number_ = (run_number_ + 1) & kMostRuns;
   status_ = Status();
   more_ = false;
   posts_.clear();

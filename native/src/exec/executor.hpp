@@ -212,6 +212,7 @@ class Executor {
   Binding binding_;
   Baselines* baselines_ = nullptr;
   Run run_ = Run::idle;
+  static constexpr std::uint32_t kMostRuns = 0x7fffffff;  // the upper bit of a cookie is not the executor's
   std::uint32_t run_number_ = 0;
   Status status_;
   bool more_ = false;

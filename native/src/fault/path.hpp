@@ -181,7 +181,8 @@ struct PathRecord {
 // The way of one put from the program to its completion.
 struct Item {
   bool live = false;
-  bool copied = false;             // the completion was given when it was posted
+  bool copied = false;             // its bytes, when it was posted
+  bool completed = false;          // told complete when it was posted, which needs the copy
   bool urgent = false;
   std::uint32_t lane = 0;
   const std::byte* source = nullptr;

@@ -170,6 +170,7 @@ std::uint32_t Rails::new_item(const Put& put, std::uint32_t lane) {
   item.tag = put.tag;
   item.urgent = put.urgent;
   item.copied = put.nbytes <= options_.copy_bytes;
+  item.completed = item.copied && !put.surely;
   item.source = put.source;
   if (item.copied && put.nbytes > 0) {
     item.copy.assign(put.source, put.source + put.nbytes);
@@ -191,7 +192,7 @@ Status Rails::put(const Put& put) {
   Lane& lane = lane_of(put, index);
   const std::uint32_t item = new_item(put, index);
   lane.items.push(item);
-  if (items_[item].copied) ready_.push_back({put.cookie, {}});
+  if (items_[item].completed) ready_.push_back({put.cookie, {}});
   while (home_is_up(lane) && lane.has_work() && has_room(*lane.home_path))
     send(*lane.home_path, take(lane, index, lane.home_path->window.segment_bytes()));
   PeerRecord& peer = peers_[static_cast<std::size_t>(put.peer)];
@@ -265,7 +266,7 @@ void Rails::send(PathRecord& path, Flight flight) {
   put.cookie = segment_cookie(path.index, path.generation);
   put.tag = item.tag;
   put.confirmed = true;
-  put.urgent = flight.last && item.urgent && !item.copied;
+  put.urgent = flight.last && item.urgent && !item.completed;
   put.notice = {lanes_[flight.lane]->id, flight.number, flight.last ? item.signal : -1, flight.last ? item.sequence : 0};
   if (path.flights.empty()) path.progress_ns = now_ns_;
   watch_ns_ = std::min(watch_ns_, now_ns_ + options_.silence_ns);
@@ -317,7 +318,7 @@ void Rails::done_with(std::uint32_t at) {
   Item& item = items_[at];
   --item.open;
   if (item.open > 0 || item.cut < item.nbytes || !item.live) return;
-  if (!item.copied) ready_.push_back({item.cookie, {}});
+  if (!item.completed) ready_.push_back({item.cookie, {}});
   item.live = false;
   free_items_.push_back(at);
 }
@@ -325,7 +326,7 @@ void Rails::done_with(std::uint32_t at) {
 void Rails::fail_item(std::uint32_t at, const Status& status) {
   Item& item = items_[at];
   if (!item.live) return;
-  if (!item.copied) ready_.push_back({item.cookie, status});
+  if (!item.completed) ready_.push_back({item.cookie, status});
   else lost_.push_back({lanes_[item.lane]->home.peer, lanes_[item.lane]->home.nic, status, lanes_[item.lane]->home.peer_nic});
   item.live = false;  // its slot is free again after reset: segments of it may be under way
 }
@@ -413,10 +414,10 @@ Arriving& Rails::arriving_of(PeerRecord& peer, std::uint32_t id) {
 
 void Rails::landed(const Path& path, const Notice& notice) {
   PathRecord* const record = find(path);
-  if (record == nullptr || notice.signal >= signals_.n_channels()) return;
+  if (record == nullptr || channel_of_signal(notice.signal) >= signals_.n_channels()) return;
   heard_over(*record);
   points_.reach(ProtocolPoint::arrived, path);
-  const bool counted = points_.armed() && notice.signal >= 0;
+  const bool counted = points_.armed() && notice.signal >= 0 && !is_silent(notice.signal);
   const std::uint64_t before = counted ? signals_.value(path.peer, notice.signal) : 0;
   ++record->received;
   PeerRecord& peer = peer_of(path);

@@ -369,7 +369,7 @@ void Rails::give_up(std::size_t index, Status why) {
   peer.queued = false;
   for (Item& item : items_)
     if (item.live && static_cast<std::size_t>(lanes_[item.lane]->home.peer) == index) {
-      if (!item.copied) ready_.push_back({item.cookie, why});
+      if (!item.completed) ready_.push_back({item.cookie, why});
       item.live = false;
     }
   for (Reading& reading : readings_)

@@ -35,6 +35,7 @@ inline constexpr std::size_t kSlotBytes = 16384;
 inline constexpr std::size_t kStageBytes = 262144;
 inline constexpr std::uint64_t kPairLines = 16;
 inline constexpr std::uint64_t kPairSlots = 8;
+inline constexpr std::uint64_t kPairCrossFrom = 1048576;  // bytes of a plain message from which the receiver says how it comes
 
 // How far a rank may run ahead of its peers in messages of one line. Ranks that outnumber the cores gain by it: a root sends
 // for a whole slice of its time. Two have a core each, and keep fewer lines in their caches.
@@ -59,6 +60,7 @@ struct Board {
   alignas(kLineBytes) std::atomic<std::uint64_t> done;
   Doing doing;
   std::atomic<std::uint64_t> started;
+  std::atomic<std::uint32_t> stopped;  // 1: the owner's call has failed, so its buffers may hold anything
   // Tasks: the next one of the owner's share, and how many the owner has run; both `phase << 32 | count`.
   alignas(kLineBytes) std::atomic<std::uint64_t> claim;
   alignas(kLineBytes) std::atomic<std::uint64_t> ran;

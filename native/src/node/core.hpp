@@ -99,6 +99,7 @@ struct Core {
   int stage = 0;                 // where the protocol stands
   bool edges = false;            // some buffers begin or end within a page that only their owners see
   Route route = Route::mapped;
+  std::int64_t coming_ns = 0;    // since when a message comes that could have come another way; 0: it could not
   int seen = 0;                  // how many headers were seen, in order of place
   Status status;
 

@@ -92,7 +92,7 @@ Status Group::attach(std::int32_t rank, std::shared_ptr<RankSegment> segment) {
   if (complete() && options_.cross != Cross::never) {
     can_cross_ = may_read_across(core_);
     if (options_.cross == Cross::always) cross_from_ = 0;
-    else if (can_cross_ && core_.place == 0 && reading_across_pays()) trials_ = std::make_unique<RouteTrials>();
+    else if (can_cross_ && core_.place == 0) begin_trials();
   }
   return {};
 }
@@ -145,7 +145,15 @@ void Group::begin_pair() {
   std::uint64_t& count = sends ? core_.sent[static_cast<std::size_t>(call.peer)] : core_.received[static_cast<std::size_t>(call.root)];
   core_.message = ++count;
   core_.tag = make_tag(core_.epoch, count, signature_of(what_of(call), call.block_bytes));
-  if (call.block_bytes > kSlotBytes) describe_buffers();
+  if (call.block_bytes <= kSlotBytes) return;
+  const bool chooses = !sends && can_cross_ && options_.cross == Cross::automatic && call.block_bytes >= kPairCrossFrom;
+  if (chooses && !asked_) begin_trials();
+  describe_buffers();
+}
+
+void Group::begin_trials() {
+  asked_ = true;
+  if (reading_across_pays()) trials_ = std::make_unique<RouteTrials>();
 }
 
 bool Group::locate(const std::byte* data, std::uint64_t nbytes, std::uint64_t& offset, std::uint16_t& head,
@@ -186,19 +194,29 @@ void Group::describe_buffers() {
   if (out_bytes > 0 && locate(call.output, out_bytes, at.output, at.output_head, at.output_tail))
     at.flags |= kOutputMapped;
   if (can_cross_) at.flags |= kCanCross;
-  if (trials_ == nullptr || call.collective == Collective::send_recv) return;
+  const bool decides = call.collective == Collective::send_recv ? core_.place == call.peer : core_.place == 0;
+  if (trials_ == nullptr || !decides) return;
   described_ns_ = now_ns();
   at.cross_from = trials_->crosses(call.collective, call.block_bytes) ? kCrossFrom : kNeverCross;
 }
 
 Turn Group::advance() {
-  if (core_.call.collective == Collective::send_recv) return step_pair(core_);
+  if (core_.call.collective == Collective::send_recv) return advance_pair();
   return small_ ? step_small(core_) : advance_large();
 }
 
 Turn Group::advance_large() {
   const Turn turn = step_large(core_, large_);
-  if (turn == Turn::done && trials_ != nullptr) learn();
+  if (turn == Turn::done && trials_ != nullptr && core_.place == 0) learn();
+  return turn;
+}
+
+Turn Group::advance_pair() {
+  const Turn turn = step_pair(core_);
+  const Call& call = core_.call;
+  const bool chose = core_.place == call.peer && call.root != call.peer && call.block_bytes >= kPairCrossFrom;
+  if (turn == Turn::done && trials_ != nullptr && chose && core_.coming_ns != 0)
+    trials_->took(call.collective, call.block_bytes, core_.route == Route::pulled, now_ns() - core_.coming_ns);
   return turn;
 }
 
@@ -293,6 +311,7 @@ Status Group::missing(double timeout_s) const {
 }
 
 void Group::stop(Status reason) {
+  core_.own->stopped.store(1, std::memory_order_release);
   running_ = false;
   broken_ = true;
   core_.status = std::move(reason);
@@ -305,6 +324,7 @@ void Group::reset(std::uint64_t epoch) {
   core_.own->staged.store(0);
   core_.own->taken.store(0);
   core_.own->parked.store(0);
+  core_.own->stopped.store(0);
   for (Line& line : core_.own->headers) line.tag.store(0);
   for (int j = 0; j < core_.n; ++j) {
     PairBoard& pair = core_.pair(core_.place, j);

@@ -85,9 +85,11 @@ class Group {
 
  private:
   Turn advance();
+  Turn advance_pair();
   [[gnu::noinline]] Turn advance_large();  // what small messages need not carry
   Status check(const Call& call) const;
   void begin_pair();
+  void begin_trials();
   void describe_buffers();
   void learn();
   bool locate(const std::byte* data, std::uint64_t nbytes, std::uint64_t& offset, std::uint16_t& head, std::uint16_t& tail) const;
@@ -104,7 +106,8 @@ class Group {
   bool broken_ = false;
   bool can_cross_ = false;
   std::uint32_t cross_from_ = kNeverCross;
-  std::unique_ptr<RouteTrials> trials_;  // of the rank that decides for all
+  std::unique_ptr<RouteTrials> trials_;  // of the rank that decides for all, and of one that has received long messages
+  bool asked_ = false;                   // whether trials pay
   std::int64_t begun_ns_ = 0;      // while a trace is recorded
   std::int64_t described_ns_ = 0;  // since when a large call is timed for the trials
 };

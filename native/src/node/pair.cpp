@@ -5,15 +5,19 @@
 //   long     of mapped memory: where it lies ──► answer: where the output lies, and the way
 //              split    both mapped: the receiver copies the first half, the sender the second
 //              pull     the receiver copies all
-//            of plain memory: pieces through the slots, several at a time, from the first moment
+//            of plain memory: pieces through the slots, several at a time, from the first moment;
+//            from kCrossFrom on where it lies ──► answer: the way
+//              pieces   the same
+//              across   the receiver has the kernel copy all (across.hpp)
 //
-// The kernel could copy plain memory at one go (across.hpp); two cores that copy at the same time were faster at every size.
+// Which of the two is faster differs by machine, size and minute: the receiver tries both (trials.hpp).
 // Lines and slots are reused when `received` says so; a sender of a long message stays until its buffer is free.
 #include <algorithm>
 #include <cstring>
 #include <string>
 
-#include "base/cpu.hpp"
+#include "base/clock.hpp"
+#include "node/across.hpp"
 #include "node/core.hpp"
 #include "reduce/reduce.hpp"
 
@@ -21,13 +25,13 @@ namespace ccl_lab::node {
 
 namespace {
 
-enum class Way : std::uint32_t { split = 1, pull = 2 };
+enum class Way : std::uint32_t { split = 1, pull = 2, pieces = 3, across = 4 };
 struct Answer {
   std::uint64_t output;
   std::uint32_t way;
 };
 
-enum Stage : int { kEnter = 0, kAnswer = 1, kPieces = 2, kLeave = 3 };
+enum Stage : int { kEnter = 0, kAnswer = 1, kPieces = 2, kLeave = 3, kAcross = 4 };
 
 // Of lines that another core has: up to so many bytes vector loads were the faster way, beyond that the library's.
 constexpr std::uint64_t kVectorBytes = 64 * 1024;
@@ -40,13 +44,15 @@ void copy_mapped(Core& core, std::byte* to, const std::byte* from, std::uint64_t
   core.traffic.written_bytes += nbytes;
 }
 
-void copy_piece(Core& core, std::byte* to, const std::byte* from, std::uint64_t nbytes, bool streaming) {
-  std::byte* const dsts[] = {to};
-  if (streaming) copy_to(dsts, 1, from, nbytes, Stores::streaming);
-  else std::memcpy(to, from, nbytes);
+// Ordinary stores at every size: those past the caches need a fence after every piece, which cost more than they saved.
+void copy_piece(Core& core, std::byte* to, const std::byte* from, std::uint64_t nbytes) {
+  std::memcpy(to, from, nbytes);
   core.traffic.read_bytes += nbytes;
   core.traffic.written_bytes += nbytes;
 }
+
+// A caller that looks after other things too gets its turn after so much.
+constexpr std::uint64_t kAcrossPerTurn = 1024 * 1024;
 
 // The first half, for the receiver; whole cache lines.
 std::uint64_t half_of(std::uint64_t nbytes) { return nbytes / 2 / 64 * 64; }
@@ -54,6 +60,10 @@ std::uint64_t n_pieces(std::uint64_t nbytes) { return (nbytes + kSlotBytes - 1) 
 
 // True where the receiver may look at the input itself.
 bool shown(const Where& from) { return (from.flags & kInputMapped) != 0 && (from.input_head | from.input_tail) == 0; }
+// True where the sender leaves the way to the receiver.
+bool asks(const Where& from, std::uint64_t nbytes) {
+  return shown(from) || (nbytes >= kPairCrossFrom && (from.flags & kCanCross) != 0);
+}
 
 Turn send(Core& core) {
   const Call& call = core.call;
@@ -71,14 +81,14 @@ Turn send(Core& core) {
     line.tag.store(core.tag, std::memory_order_release);
     if (core.parking.anyone()) core.wake(peer);
     if (nbytes <= kSlotBytes) return Turn::done;
-    core.stage = shown(core.where[static_cast<std::size_t>(core.place)]) ? kAnswer : kPieces;
+    core.stage = asks(core.where[static_cast<std::size_t>(core.place)], nbytes) ? kAnswer : kPieces;
     core.seen = 0;
   }
   if (core.stage == kAnswer) {
     if (theirs.answer.tag.load(std::memory_order_acquire) != core.tag) return Turn::waiting;
     Answer answer{};
     std::memcpy(&answer, theirs.answer.data, sizeof answer);
-    core.stage = kLeave;
+    core.stage = answer.way == static_cast<std::uint32_t>(Way::pieces) ? kPieces : kLeave;
     if (answer.way == static_cast<std::uint32_t>(Way::split)) {
       const std::uint64_t half = half_of(nbytes);
       if (answer.output <= core.arena_bytes && nbytes <= core.arena_bytes - answer.output)
@@ -93,7 +103,7 @@ Turn send(Core& core) {
     const std::uint64_t put = mine.pieces_in.load(std::memory_order_relaxed);
     if (put - theirs.pieces_out.load(std::memory_order_acquire) >= kPairSlots) return Turn::waiting;
     const std::uint64_t at = static_cast<std::uint64_t>(core.seen) * kSlotBytes;
-    copy_piece(core, mine.slots[put % kPairSlots], call.input + at, std::min<std::uint64_t>(kSlotBytes, nbytes - at), false);
+    copy_piece(core, mine.slots[put % kPairSlots], call.input + at, std::min<std::uint64_t>(kSlotBytes, nbytes - at));
     mine.pieces_in.store(put + 1, std::memory_order_release);
     if (core.parking.anyone()) core.wake(peer);
     if (static_cast<std::uint64_t>(++core.seen) == n_pieces(nbytes)) core.stage = kLeave;
@@ -101,11 +111,17 @@ Turn send(Core& core) {
   return theirs.received.load(std::memory_order_acquire) >= core.message ? Turn::done : Turn::waiting;
 }
 
-// How a message of mapped memory comes; publishes it to the sender.
-Way answer(Core& core) {
+Way choose_way(const Core& core, const Where& from) {
   const Where& to = core.where[static_cast<std::size_t>(core.place)];
+  if (!shown(from)) return to.cross_from <= core.call.block_bytes && (to.flags & kCanCross) != 0 ? Way::across : Way::pieces;
   const bool output_mapped = (to.flags & kOutputMapped) != 0 && (to.output_head | to.output_tail) == 0;
-  const Way way = output_mapped ? Way::split : Way::pull;
+  return output_mapped ? Way::split : Way::pull;
+}
+
+// How a message comes for which the sender waits to hear that; publishes it.
+Way answer(Core& core, const Where& from) {
+  const Where& to = core.where[static_cast<std::size_t>(core.place)];
+  const Way way = choose_way(core, from);
   Line& line = core.pair(core.place, core.call.root).answer;
   const Answer said{to.output, static_cast<std::uint32_t>(way)};
   std::memcpy(line.data, &said, sizeof said);
@@ -128,6 +144,29 @@ bool pull(Core& core, const Where& from, Way way) {
   return true;
 }
 
+// A sender that was stopped meanwhile may have changed what was read.
+Turn still_there(Core& core) {
+  std::atomic_thread_fence(std::memory_order_acquire);
+  const auto root = static_cast<std::size_t>(core.call.root);
+  if (core.members[root].board->stopped.load(std::memory_order_relaxed) == 0) return Turn::done;
+  core.status = Status(Code::aborted, "rank " + std::to_string(core.ranks[root]) + " was stopped while its message was copied",
+                       core.ranks[root]);
+  return Turn::failed;
+}
+
+// Some of a plain message, by the kernel.
+Turn receive_across(Core& core) {
+  const std::uint64_t nbytes = core.call.block_bytes;
+  const std::uint64_t at = static_cast<std::uint64_t>(core.seen) * kAcrossPerTurn;
+  const std::uint64_t now = std::min(kAcrossPerTurn, nbytes - at);
+  const std::uint64_t from = core.where[static_cast<std::size_t>(core.call.root)].address;
+  if (!read_across(core, core.call.root, from + at, core.call.output + at, now)) return Turn::failed;
+  core.traffic.read_bytes += now;
+  core.traffic.written_bytes += now;
+  ++core.seen;
+  return at + now < nbytes ? Turn::busy : Turn::done;
+}
+
 Turn receive(Core& core) {
   const Call& call = core.call;
   PairBoard& mine = core.pair(core.place, call.root);
@@ -147,30 +186,42 @@ Turn receive(Core& core) {
       if (core.parking.anyone()) core.wake(call.root);
       return Turn::done;
     }
-    Where from;
+    Where& from = core.where[static_cast<std::size_t>(call.root)];
     std::memcpy(&from, line.data, sizeof from);
     core.stage = kPieces;
     core.seen = 0;
-    if (shown(from)) {
-      const Way way = answer(core);
-      if (!pull(core, from, way)) return Turn::failed;
-      core.stage = way == Way::split ? kAnswer : kLeave;
+    core.coming_ns = 0;
+    if (asks(from, nbytes)) {
+      const Way way = answer(core, from);
+      if (!shown(from)) {
+        core.coming_ns = now_ns();
+        core.route = way == Way::across ? Route::pulled : Route::staged;
+        core.stage = way == Way::across ? kAcross : kPieces;
+      } else {
+        if (!pull(core, from, way)) return Turn::failed;
+        core.stage = way == Way::split ? kAnswer : kLeave;
+      }
     }
+  }
+  if (core.stage == kAcross) {
+    const Turn turn = receive_across(core);
+    if (turn != Turn::done) return turn;
+    core.stage = kLeave;
   }
   if (core.stage == kAnswer) {
     if (theirs.copied.load(std::memory_order_acquire) < core.message) return Turn::waiting;
     core.stage = kLeave;
   }
-  const bool streaming = nbytes > cache_sizes().l3 / 2;
   while (core.stage == kPieces) {
     const std::uint64_t taken = mine.pieces_out.load(std::memory_order_relaxed);
     if (theirs.pieces_in.load(std::memory_order_acquire) == taken) return Turn::waiting;
     const std::uint64_t at = static_cast<std::uint64_t>(core.seen) * kSlotBytes;
-    copy_piece(core, call.output + at, theirs.slots[taken % kPairSlots], std::min<std::uint64_t>(kSlotBytes, nbytes - at), streaming);
+    copy_piece(core, call.output + at, theirs.slots[taken % kPairSlots], std::min<std::uint64_t>(kSlotBytes, nbytes - at));
     mine.pieces_out.store(taken + 1, std::memory_order_release);
     if (core.parking.anyone()) core.wake(call.root);
     if (static_cast<std::uint64_t>(++core.seen) == n_pieces(nbytes)) core.stage = kLeave;
   }
+  if (nbytes > kSlotBytes && still_there(core) == Turn::failed) return Turn::failed;
   mine.received.store(core.message, std::memory_order_release);
   if (core.parking.anyone()) core.wake(call.root);
   return Turn::done;

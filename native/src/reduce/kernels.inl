@@ -12,7 +12,8 @@
 //
 // Why strips: reading a few neighbouring lines of one stream before the next keeps DRAM pages open and costs least where
 // streams collide in the first-level cache (AMD's way predictor hashes addresses modulo 2^28). Why no prefetch: the
-// processor's own was faster at every size that was measured.
+// processor's own was faster at every size that was measured, but for copies with stores past the caches: beside those it
+// fetched too late.
 #include "reduce/elements.inl"
 #include "reduce/kernels.hpp"
 
@@ -74,10 +75,20 @@ struct Strip {
   }
 };
 
+// How far ahead of such copies their source is asked for; past its end that is harmless.
+constexpr size_t kAheadBytes = 512;
+
+template <size_t kBytes>
+CCL_INLINE void ask_for(const unsigned char* from) {
+  CCL_UNROLL
+  for (size_t line = 0; line < kBytes; line += 64) __builtin_prefetch(from + line);
+}
+
 // As many strips of K vectors as fit; returns the offset of the first byte not done.
-template <class Codec, class Op, size_t K, bool kStreaming, class Finish>
+template <class Codec, class Op, size_t K, bool kStreaming, size_t kAhead = 0, class Finish>
 CCL_INLINE size_t strips(Streams of, size_t at, size_t end, Finish finish) {
   for (; end - at >= K * kWidth; at += K * kWidth) {
+    if constexpr (kAhead > 0) ask_for<K * kWidth>(of.srcs[0] + at + kAhead);
     Strip<Codec, kWidth, K> strip;
     strip.template compute<Op>(of, at, finish);
     strip.template put_all<kStreaming>(of, at);
@@ -147,6 +158,12 @@ CCL_INLINE bool all_aligned(Streams of, size_t at) {
   return true;
 }
 
+// The reduction that is a copy where there is one source (reduce.cpp).
+template <class Codec, class Op>
+constexpr bool kCopies = false;
+template <>
+constexpr bool kCopies<Plain<uint8_t>, Sum> = true;
+
 // Any number of bytes from two vectors on: strips, and the ends where they are not whole vectors. Those are computed
 // before anything is stored, and stored last. The streams come one by one, in registers.
 template <class Codec, class Op, Effort kEffort, class Finish>
@@ -163,7 +180,10 @@ __attribute__((noinline)) void large(unsigned char* const* dsts, size_t n_dsts, 
   size_t at = head;
   if (streaming && all_aligned(of, at)) {
     // Fewer vectors a strip: the buffers that combine such stores are few.
-    at = strips<Codec, Op, (kMost > 1 ? kMost / 2 : 1), true>(of, at, nbytes, finish);
+    constexpr size_t kFew = kMost > 1 ? kMost / 2 : 1;
+    if constexpr (kCopies<Codec, Op>)
+      if (n_srcs == 1) at = strips<Codec, Op, kFew, true, kAheadBytes>(of, at, nbytes, finish);
+    at = strips<Codec, Op, kFew, true>(of, at, nbytes, finish);
     stream_fence();
   } else {
     if constexpr (kEffort == Effort::most) at = unrolled<Codec, Op>(of, at, nbytes);

@@ -137,6 +137,7 @@ std::int64_t find_bad_op(const ExactInput& in) {
     const bool counted = kind == Kind::signal || kind == Kind::wait;
     const auto link_is_good = [&](std::int32_t l) { return l >= 0 && l < links && in.link_bytes_per_s[l] > 0; };
     const auto time_is_good = [](std::int64_t ps) { return ps >= 0 && ps < kForever / 2; };
+    if (nominal_bytes(in, op) < 0) return static_cast<std::int64_t>(op);
     if (!in.tier_ps.empty() && (in.tier_ps[op] < 0 || in.tier_ps[op] >= kForever / 4)) return static_cast<std::int64_t>(op);
     if (in.kind[op] >= kKindCount || in.rank[op] < 0 || in.rank[op] >= ranks || in.peer[op] < -1 ||
         in.peer[op] >= ranks || (paired && in.peer[op] < 0) || (counted && in.sig_channel[op] < 0) ||

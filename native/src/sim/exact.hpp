@@ -40,6 +40,7 @@ struct ExactInput {
   std::span<const std::int64_t> late_ps;           // one row per rank: when it enters
 
   std::span<const std::int64_t> tier_ps = {};      // one row per op, or none at all: latency of its path beyond that of the links
+  std::span<const std::int64_t> nominal_bytes = {};  // what it takes in nominal time; none at all: as `work_bytes`
   ChangeColumns changes = {};
 };
 

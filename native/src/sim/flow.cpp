@@ -24,6 +24,7 @@ Flow::Flow(const FlowLinks& links, bool ordered)
   for (std::size_t i = 0; i < channels_.size(); ++i)
     channels_[i].clock_ps = channels_[i].left_ps = links.late_ps[i / static_cast<std::size_t>(links.channels)];
   chunk_bytes_ = links.count % links.parts == 0 ? links.count / links.parts * links.itemsize : -1;
+  part_ticks_ = (links.count + links.parts - 1) / links.parts * links.itemsize;
   if (ordered) lines_.resize(channels_.size());
   find_shared();
 }
@@ -193,7 +194,7 @@ FlowStatus Flow::transfer(const FlowOps& ops, std::size_t i, Channel& at, const 
   if (left > kLatest) return FlowStatus::overflow;
   std::int64_t tick = issued.batch >> 20;
   if (a >= 3 * links_.ranks) {
-    tick = tx.free_tick = rx.free_tick = std::max({tick, tx.free_tick, rx.free_tick}) + nbytes;
+    tick = tx.free_tick = rx.free_tick = std::max({tick, tx.free_tick, rx.free_tick}) + ops.n_chunks[i] * part_ticks_;
     at.left_tick = std::max(at.left_tick, tick);
     if (tick > kLastTick) return FlowStatus::overflow;
   }

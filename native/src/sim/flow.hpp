@@ -179,6 +179,7 @@ class Flow {
   Changes changes_;
   std::int64_t op_ = 0, first_op_ = 0;  // the one at work, and the first of its group
   std::int64_t chunk_bytes_ = -1;       // -1: chunks differ
+  std::int64_t part_ticks_ = 0;         // what a part takes in nominal time
   std::vector<Channel> channels_;
   std::vector<Served> served_;
   std::vector<std::int32_t> first_counter_;  // per (destination, channel): a list

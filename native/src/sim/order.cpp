@@ -110,7 +110,7 @@ void Order::take(std::int32_t op) {
   leaves_[op] = tick_;
   if (!takes_ticks(in_, op)) return;
   std::int64_t &a = free_[in_.link_a[op]], &b = free_[in_.link_b[op]];
-  a = b = leaves_[op] = std::min(std::max({tick_, a, b}) + std::min(in_.work_bytes[op], kLastTick), kLastTick);
+  a = b = leaves_[op] = std::min(std::max({tick_, a, b}) + std::min(nominal_bytes(in_, op), kLastTick), kLastTick);
   std::int64_t& left = left_[channel_of[op]];
   left = std::max(left, leaves_[op]);
 }

@@ -78,6 +78,11 @@ inline bool raises(const ExactInput& in, std::size_t op) {
   return in.sig_channel[op] >= 0 && (kind_of(in, op) == Kind::put || kind_of(in, op) == Kind::signal);
 }
 
+// Ticks of a transfer: chunks of one message that differ by an element alone take the same (ccl_lab/simulator/exact.py).
+inline std::int64_t nominal_bytes(const ExactInput& in, std::size_t op) {
+  return in.nominal_bytes.empty() ? in.work_bytes[op] : in.nominal_bytes[op];
+}
+
 // What passes between the last byte's leaving and its being seen, and between a signal and its being seen; at most 2^62.
 inline std::int64_t path_latency_ps(const ExactInput& in, std::size_t op) {
   const std::int32_t a = in.link_a[op], b = in.link_b[op];

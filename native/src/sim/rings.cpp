@@ -24,6 +24,7 @@ bool good(const RingsInput& in) {
   if (in.n_sizes != 1 && in.n_sizes != in.units * in.stations) return false;
   const auto rows = static_cast<std::size_t>(in.units * in.chains * in.stations);
   const auto slots = static_cast<std::size_t>(in.chains * most);
+  if (!time(in.nominal_bytes)) return false;
   if (in.bytes.size() != slots * static_cast<std::size_t>(in.depth * in.n_sizes) || in.group.size() != slots) return false;
   for (const auto& ids : {in.memory, in.link_a, in.link_b})
     if (ids.size() != rows || !all(ids, [&](std::int32_t id) { return id >= 0 && id < 3 * static_cast<std::int64_t>(rows); })) return false;

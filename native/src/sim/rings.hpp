@@ -42,6 +42,7 @@ struct RingsInput {
   std::int64_t steps = 0;     // a station waits `steps * depth` times a slice, and sends as often
   std::int64_t reducing = 0;  // the first steps of a slice add what arrived
   std::int64_t alpha_ps = 0;  // how long a transfer occupies its links beyond its bytes
+  std::int64_t nominal_bytes = 0;  // of every message, in nominal time
   std::int64_t n_sizes = 1;   // 1, or one size for each position of the ring
   bool copies = false;        // a station copies its own message after it sent it
   bool passes_on = false;     // puts to others follow the last wait of a slice, in a batch of their own

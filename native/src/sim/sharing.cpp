@@ -42,6 +42,7 @@ ExactInput job_of(const ExactInput& all, std::size_t begin, std::size_t n) {
     job.*column = (all.*column).subspan(begin, n);
   job.kind = all.kind.subspan(begin, n);
   if (!all.tier_ps.empty()) job.tier_ps = all.tier_ps.subspan(begin, n);
+  if (!all.nominal_bytes.empty()) job.nominal_bytes = all.nominal_bytes.subspan(begin, n);
   return job;
 }
 

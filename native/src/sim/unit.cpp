@@ -162,7 +162,7 @@ void Unit::send(const At& at, std::vector<Stream>& sent) {
   s.left_ps = std::max(a.free_ps, b.free_ps);
   Message message{s.left_ps + post.latency_ps, s.batch >> kPlaceBits, s.batch};
   if (post.ticks) {
-    message.leaves = larger(larger(message.leaves, a.free_tick), b.free_tick) + time.bytes;
+    message.leaves = larger(larger(message.leaves, a.free_tick), b.free_tick) + in_.nominal_bytes;
     a.free_tick = b.free_tick = message.leaves;
   }
   if (message.arrive_ps > kLatest || message.leaves > kLastTick || (s.batch & (kPlaces - 1)) > kPlaces - 8)

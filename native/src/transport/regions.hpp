@@ -8,6 +8,7 @@
 #include <map>
 #include <string>
 
+#include "base/signals.hpp"
 #include "base/status.hpp"
 #include "transport/transport.hpp"
 
@@ -41,9 +42,10 @@ inline Status unknown_region(const char* what, int owner, RegionKey key, int op_
 
 // ok if the peer has the signal channel that a put of `rank` raises.
 inline Status check_signal(int rank, const Put& put, std::int32_t n_channels) {
-  if (signal_of(put) < n_channels) return {};
+  const std::int32_t channel = channel_of_signal(signal_of(put));
+  if (channel < n_channels) return {};
   return Status(Code::bounds,
-                "put from rank " + std::to_string(rank) + " raises signal channel " + std::to_string(signal_of(put)) + " of rank " +
+                "put from rank " + std::to_string(rank) + " raises signal channel " + std::to_string(channel) + " of rank " +
                     std::to_string(put.peer) + ", expected less than " + std::to_string(n_channels),
                 put.peer, put.nic, put.tag.op_id);
 }

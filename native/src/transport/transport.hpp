@@ -74,11 +74,12 @@ struct Put {
   const std::byte* source = nullptr;
   std::uint64_t nbytes = 0;      // 0 with a signal: a pure signal
   Remote destination;
-  std::int32_t signal = -1;      // signal channel to raise at the peer, in the row of this rank; -1: none
+  std::int32_t signal = -1;      // signal channel to raise at the peer, in the row of this rank; -1: none; may be silent
   std::uint64_t cookie = 0;
   Tag tag;
   bool confirmed = false;        // completes when the peer has it; then `notice` instead of `signal`
   bool urgent = false;           // the sender will wait for its completion
+  bool surely = false;           // where puts are confirmed: completes with that, though its source was copied and is free
   Notice notice;
 };
 

@@ -49,12 +49,12 @@ struct CuAccess {
 };
 
 // CUresult, those that mean something here.
-inline constexpr CuResult kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2, kNotInitialized = 3, kDeinitialized = 4, kStubLibrary = 34,
+inline constexpr CuResult kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2, kNotInitialized = 3, kDeinitialized = 4, kStubLibrary = 34, kDeviceUnavailable = 46,
                           kNeedsNewerDriver = 36, kNoDevice = 100, kInvalidDevice = 101, kInvalidImage = 200, kInvalidContext = 201,
-                          kMapFailed = 205, kAlreadyMapped = 208, kNoBinary = 209, kEccUncorrectable = 214, kPeerUnsupported = 217,
+                          kMapFailed = 205, kAlreadyMapped = 208, kNoBinary = 209, kEccUncorrectable = 214, kPeerUnsupported = 217, kNvlinkUncorrectable = 220,
                           kInvalidPtx = 218, kUnsupportedPtx = 222, kOperatingSystem = 304, kInvalidHandle = 400, kNotFound = 500,
                           kNotReady = 600, kIllegalAddress = 700, kPeerAlreadyEnabled = 704, kPeerNotEnabled = 705,
-                          kContextDestroyed = 709, kHostAlreadyRegistered = 712, kLaunchFailed = 719, kNotPermitted = 800,
+                          kContextDestroyed = 709, kHostAlreadyRegistered = 712, kHardwareStack = 714, kLaunchFailed = 719, kNotPermitted = 800,
                           kNotSupported = 801, kDriverMismatch = 803, kCaptureUnsupported = 900, kCaptureInvalidated = 901,
                           kCaptureUnjoined = 904, kCaptureIsolation = 905, kCapturedEvent = 907, kUnknown = 999;
 

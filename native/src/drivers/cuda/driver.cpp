@@ -76,13 +76,13 @@ Context::~Context() { api_.context_release(info_.device); }
 Scope::Scope(const Context& context) : api_(context.api()) {
   const CuResult result = api_.context_push(context.get());
   status_ = status_of(api_, result, "making the context of GPU " + std::to_string(context.info().ordinal) + " current");
-  if (status_.ok()) api_.capture_mode(&capture_mode_);
+  relaxed_ = status_.ok() && api_.capture_mode(&capture_mode_) == kSuccess;
 }
 
 Scope::~Scope() {
   CuContext popped = nullptr;
   if (!status_.ok()) return;
-  api_.capture_mode(&capture_mode_);
+  if (relaxed_) api_.capture_mode(&capture_mode_);
   api_.context_pop(&popped);
 }
 

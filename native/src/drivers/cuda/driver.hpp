@@ -22,6 +22,8 @@ namespace ccl_lab::cuda {
 
 // ok, or what the result means, where, and what to try. `what` names the call and its object: "copy of 64 bytes to rank 2".
 Status status_of(const Api& api, CuResult result, const std::string& what);
+// After this result no call of the process gets anything from the GPU any more.
+bool is_gone(CuResult result);
 // The driver (its version as cuDriverGetVersion says it) lacks a function.
 Status too_old(int version, const std::string& symbol);
 // cuInit and the version.
@@ -77,6 +79,7 @@ class Scope {
   const Api& api_;
   Status status_;
   int capture_mode_ = kCaptureRelaxed;  // while this lives: that of before
+  bool relaxed_ = false;
 };
 
 // What a handle belongs to, and how it is given back: the base of the owners below.

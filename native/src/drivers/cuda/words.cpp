@@ -41,6 +41,10 @@ constexpr Meaning kMeanings[] = {
     {kNotInitialized, Code::usage, "the driver is not initialised here: CUDA does not survive fork(), start processes by spawn"},
     {kIllegalAddress, Code::peer_lost, "a copy or kernel met memory that is gone: did a rank free a buffer in use, or end? The process must end too"},
     {kLaunchFailed, Code::peer_lost, "an earlier kernel of this process failed; the process must end (compute-sanitizer finds it)"},
+    {kDeviceUnavailable, Code::peer_lost, "the GPU is gone: `dmesg | grep Xid` says why; the process must end, and the GPU be reset"},
+    {kHardwareStack, Code::peer_lost, "the GPU is gone: `dmesg | grep Xid` says why; the process must end, and the GPU be reset"},
+    {kUnknown, Code::peer_lost, "the GPU may be gone: `dmesg | grep Xid` says more; the process must end"},
+    {kNvlinkUncorrectable, Code::link_down, "an NVLink has an error that cannot be corrected: see nvidia-smi nvlink -e"},
     {kEccUncorrectable, Code::link_down, "the GPU's memory has an error that cannot be corrected: see nvidia-smi -q"},
     {kCaptureUnsupported, Code::unsupported, "this cannot be captured in a CUDA graph: run it before the capture, or outside"},
     {kCaptureInvalidated, Code::usage, "the capture was invalidated by an earlier error: begin it again"},
@@ -50,6 +54,14 @@ constexpr Meaning kMeanings[] = {
 };
 
 }  // namespace
+
+bool is_gone(CuResult result) {
+  constexpr CuResult kGone[] = {kDeinitialized, kDeviceUnavailable, kEccUncorrectable, kNvlinkUncorrectable, kIllegalAddress,
+                                kContextDestroyed, kHardwareStack, kLaunchFailed, kUnknown};
+  for (const CuResult each : kGone)
+    if (each == result) return true;
+  return false;
+}
 
 Status status_of(const Api& api, CuResult result, const std::string& what) {
   if (result == kSuccess) return {};

@@ -112,7 +112,7 @@ bool LoopTransport::advance(Item& item, std::uint64_t nbytes, bool may_signal, S
     item.done += n;
   }
   if (item.done < item.nbytes || !may_signal) return false;
-  if (item.signal >= 0) peer.signals_.raise(rank_, item.signal);
+  if (item.signal >= 0 && !is_silent(item.signal)) peer.signals_.raise(rank_, item.signal);
   return true;
 }
 

@@ -196,7 +196,7 @@ Status ShmTransport::copy_slice(const Peer& peer, Item& item, std::uint64_t nbyt
 
 // The bytes are there: say so to the peer, and to the trace.
 void ShmTransport::finish(const Peer& peer, std::int32_t rank, const Item& item) {
-  if (item.signal >= 0) {
+  if (item.signal >= 0 && !is_silent(item.signal)) {
     peer.segment->signals().raise(own_.rank(), item.signal);
     if (rank != own_.rank()) peer.segment->doorbell().ring();
   }

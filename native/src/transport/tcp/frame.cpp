@@ -6,6 +6,8 @@
 #include <cstring>
 #include <string>
 
+#include "base/signals.hpp"
+
 namespace ccl_lab {
 
 namespace {
@@ -104,7 +106,7 @@ Result<FrameHeader> decode(const FrameBytes& bytes, std::uint16_t epoch, int n_s
   header.coll_id = load<std::uint32_t>(bytes, 60);
   header.op_id = static_cast<std::int32_t>(load<std::uint32_t>(bytes, 64));
   if (header.epoch != epoch) return bad("its epoch", header.epoch, std::to_string(epoch));
-  if (header.signal < -1 || header.signal >= n_signal_channels)
+  if (header.signal < -1 || channel_of_signal(header.signal) >= n_signal_channels)
     return bad("its signal channel", static_cast<std::uint32_t>(header.signal),
                "none or less than " + std::to_string(n_signal_channels));
   if (header.type != FrameType::put && header.signal != -1)

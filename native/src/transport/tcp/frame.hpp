@@ -10,7 +10,7 @@
 //          40 u32 sequence 44 u32 segment  48 u32 lane   52 u32 number  56 u32 ack
 //          60 u32 coll_id  64 i32 op_id    68 u32 check
 //
-//   type         payload       offset, nbytes              signal                   sequence                  segment
+//   type         payload       offset, nbytes              signal (may be silent)   sequence                  segment
 //   put          nbytes bytes  where it goes, <= 256 KiB   -1, or raised after it   of the signal, see below  its number, see below
 //   get_request  none          what is asked, <= 256 KiB   -1                       number of the request     0
 //   get_reply    nbytes bytes  0, nbytes of the request    -1                       number of the request     0

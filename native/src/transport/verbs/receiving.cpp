@@ -98,7 +98,7 @@ Status VerbsLink::arrived(std::size_t pair, const verbs::Wc& wc, std::int64_t no
 
 Status VerbsLink::notified(std::uint32_t number, std::int64_t now_ns) {
   const NoticeSlot slot = slots_[number % kWindow];
-  if (slot.number != number || slot.signal < -1 || slot.signal >= context_.signals.n_channels())
+  if (slot.number != number || slot.signal < -1 || channel_of_signal(slot.signal) >= context_.signals.n_channels())
     return Status(Code::link_down, "bad notice: the slot of segment " + std::to_string(number) + " is that of segment " +
                                        std::to_string(slot.number) + " and raises signal channel " + std::to_string(slot.signal));
   if (Status status = acked(slot.ack); !status.ok()) return status;

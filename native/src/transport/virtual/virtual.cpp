@@ -107,7 +107,7 @@ Status VirtualTransport::put(const Put& put) {
   }
   VirtualNetwork::Op op;
   op.put = put;
-  if (!put.confirmed && put.signal >= 0) op.signal_number = signals_sent_[{put.peer, put.signal}]++;
+  if (!put.confirmed && put.signal >= 0) op.signal_number = signals_sent_[{put.peer, channel_of_signal(put.signal)}]++;
   network_.post(*link, end, std::move(op));
   network_.point(VirtualPoint::posted, rank_, path, put.notice);
   return {};
@@ -149,19 +149,22 @@ NicState VirtualTransport::nic_state(std::uint16_t nic) const {
   return network_.nic(network_.options_.node_of[static_cast<std::size_t>(rank_)], nic).state;
 }
 
-void VirtualTransport::raise(int from, std::int32_t channel, std::uint32_t number) {
-  parked_.push_back({{from, channel}, number});
-  while (raise_next(from, channel)) {
+void VirtualTransport::raise(int from, std::int32_t signal, std::uint32_t number) {
+  parked_.push_back({{from, signal}, number});
+  while (raise_next(from, channel_of_signal(signal))) {
   }
 }
 
 bool VirtualTransport::raise_next(int from, std::int32_t channel) {
-  const std::pair<std::pair<int, std::int32_t>, std::uint32_t> next{{from, channel}, signals_raised_[{from, channel}]};
-  const auto found = std::find(parked_.begin(), parked_.end(), next);
+  const std::uint32_t next = signals_raised_[{from, channel}];
+  const auto found = std::find_if(parked_.begin(), parked_.end(), [&](const auto& each) {
+    return each.first.first == from && channel_of_signal(each.first.second) == channel && each.second == next;
+  });
   if (found == parked_.end()) return false;
+  const bool silent = is_silent(found->first.second);
   parked_.erase(found);
   ++signals_raised_[{from, channel}];
-  signals_.raise(from, channel);
+  if (!silent) signals_.raise(from, channel);
   return true;
 }
 

@@ -67,7 +67,7 @@ class VirtualTransport final : public Transport {
   VirtualNetwork::Link* link_of(const Path& path) const;
   int end_of(const VirtualNetwork::Link& link, const Path& path) const;
   void forget(std::uint32_t link);
-  void raise(int from, std::int32_t channel, std::uint32_t number);
+  void raise(int from, std::int32_t signal, std::uint32_t number);
   bool raise_next(int from, std::int32_t channel);
 
   VirtualNetwork& network_;

@@ -1,0 +1,64 @@
+"""The reduction kernels of a GPU by themselves: 2 to 8 sources, every type, each result checked, beside what a copy moves in the same run.
+
+Is: the kernels of this build on one GPU, timed by its events. Is not: a collective (bench/cuda.py has those). Invariants: a kernel of n
+sources reads n messages and writes one, a copy reads one and writes one: shares compare bytes that move per second; medians; whole
+numbers, so that sums are exact and every element is compared.
+"""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+import numpy as np
+
+from ccl_lab import _core
+from ccl_lab.ir import DType, RedOp, collectives
+from tests.integration.device_cases import LIBRARY, Array, Gpu
+
+SOURCES = (2, 3, 4, 5, 6, 7, 8)
+TYPES = ("float32", "float16", "bfloat16", "int32")
+ROUNDS, WARM = 11, 3
+
+
+def _sources(gpu: Gpu, n: int, nbytes: int, kind: np.dtype[Any]) -> tuple[list[Array], np.ndarray]:
+    """n arrays of random whole numbers, and their sum, which every type holds exactly."""
+    rng = np.random.default_rng(n)
+    values = [rng.integers(-8, 8, nbytes // kind.itemsize).astype(kind) for _ in range(n)]
+    arrays = []
+    for value in values:
+        made = Array(gpu, value.shape, kind)
+        made.write(value)
+        arrays.append(made)
+    return arrays, np.sum([value.astype(np.float32) for value in values], axis=0).astype(kind)
+
+
+def _median_s(clock: Any, call: Any) -> float:
+    return float(statistics.median([clock.seconds(call) for _ in range(WARM + ROUNDS)][WARM:]))
+
+
+def rows(nbytes: int, clock: Any, gpu: Gpu) -> list[dict[str, Any]]:
+    """One row for each type and number of sources: GB/s, and its share of the copy's. Raises AssertionError where a sum is wrong."""
+    reducer = _core.DeviceReducer(LIBRARY, gpu.ordinal)
+    found = []
+    for dtype in TYPES:
+        kind = collectives.numpy_dtype(dtype)
+        for n in SOURCES:
+            arrays, wanted = _sources(gpu, n, nbytes, kind)
+            target = Array(gpu, wanted.shape, kind)
+            addresses = [int(array.address.value) for array in arrays]
+
+            def reduce(target: Array = target, addresses: list[int] = addresses, dtype: str = dtype, count: int = wanted.size) -> None:
+                reducer.run(int(DType[dtype]), int(RedOp["sum"]), int(target.address.value), addresses, count, gpu.stream)
+
+            def copy(target: Array = target, source: Array = arrays[0]) -> None:
+                gpu.copy(target, source)
+
+            copy_s, reduce_s = _median_s(clock, copy), _median_s(clock, reduce)
+            assert target.read().tobytes() == wanted.tobytes(), f"{dtype}, {n} sources: a sum is wrong"
+            moved, copied = (n + 1) * nbytes / reduce_s, 2 * nbytes / copy_s
+            row = {"dtype": dtype, "sources": n, "gbytes_per_s": moved / 1e9, "copy_gbytes_per_s": copied / 1e9}
+            found.append(row | {"of_bandwidth": moved / copied, "checked_elements": int(wanted.size)})
+            for array in (*arrays, target):
+                array.free()
+    return found
