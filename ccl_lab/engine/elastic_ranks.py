@@ -51,6 +51,7 @@ class ElasticRanks(Ranks):
         self._gone: dict[int, str] = {}
         self._expelled: set[int] = set()
         self._heard: set[int] = set()
+        self._came: set[int] = set()  # who was ever heard: others are starting, for which there is a deadline of its own
         self._present: set[int] = set()
         self.epoch, self.events = -1, list[Event]()
         self.on_regroup: Callable[[], Any] = lambda: None
@@ -80,6 +81,7 @@ class ElasticRanks(Ranks):
         if message["t"] == "pong":
             with self._changed:
                 self._heard.add(rank)
+                self._came.add(rank)
                 self._present.add(rank)
                 self._changed.notify_all()
         super()._handle(rank, message, blob)
@@ -136,7 +138,7 @@ class ElasticRanks(Ranks):
             # Rounds are counted, not seconds: a notebook process that stood still itself must not blame the members.
             silent = {member: 0 if member in heard else silent.get(member, 0) + 1 for member in self.ids}
             for member, rounds in silent.items():
-                if rounds * PING_S > self.patience_s and member not in self._gone:
+                if member in self._came and rounds * PING_S > self.patience_s and member not in self._gone:
                     self.expel(member, f"member {member} was silent for {self.patience_s:g} s{self._doing()}.")
                 self._hub.ping(member)
 

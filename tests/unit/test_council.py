@@ -100,7 +100,7 @@ class Table:
 
     def arrive(self, *numbers: int, epoch: int = 1, view: View | None = None) -> list[socket.socket]:
         socks = [self.others[number].dial(self.council, epoch, view) for number in numbers]
-        wait_for(lambda: set(numbers) <= self.council._arrived.keys())
+        wait_for(lambda: self.outcome is not None or set(numbers) <= self.council._arrived.keys())
         return socks
 
     def close(self) -> None:
@@ -230,6 +230,7 @@ def test_what_an_older_agreement_finds_out_does_not_count(table: Callable[..., T
 
 def test_a_probe_answered_in_the_epoch_it_led_to_ends_nothing(table: Callable[..., Table]) -> None:
     t = table(0)
+    before = set(threading.enumerate())
     asked, answer = threading.Event(), threading.Event()
     targets: list[int] = []
 
@@ -246,7 +247,7 @@ def test_a_probe_answered_in_the_epoch_it_led_to_ends_nothing(table: Callable[..
     t.others[3].dial(t.council, 1)
     t.council.install(t.agreed())
     answer.set()
-    wait_for(lambda: not any(thread.name == "ccl_lab-probe" for thread in threading.enumerate()))
+    wait_for(lambda: not any(thread.name == "ccl_lab-probe" for thread in set(threading.enumerate()) - before))
     assert set(targets) == {1}  # nobody was told to leave epoch 1
 
 
@@ -376,16 +377,24 @@ def test_one_that_others_left_out_finds_out(table: Callable[..., Table]) -> None
 
 
 def test_one_that_lives_gets_twice_the_time_of_one_that_is_silent(table: Callable[..., Table]) -> None:
-    t = table(0, patience_s=1.0)
+    t = table(0)
     t.others[2].said = None  # takes the probe, and says nothing
     waits: list[float] = []
     wait_until = t.council._changed.wait_for
-    t.council._changed.wait_for = lambda over, seconds: waits.append(seconds) or wait_until(over, seconds)  # type: ignore
+
+    def patient(over: Callable[[], bool], seconds: float) -> bool:
+        waits.append(seconds)
+        if len(waits) == 1:  # the first patience is over when 3 has answered its probe
+            wait_until(lambda: 3 in t.council._round.here, seconds)
+            return False
+        return wait_until(lambda: 3 in t.council._arrived, seconds)
+
     t.arrive(1)
+    t.council._changed.wait_for = patient  # type: ignore[method-assign]
     t.agree()
-    wait_for(lambda: len(waits) >= 2)  # the first patience is over, and 3 answered its probe
+    wait_for(lambda: len(waits) == 2)
     t.others[3].dial(t.council, 1)
-    assert t.agreed().members == (0, 1, 3)
+    assert t.agreed().members == (0, 1, 3) and waits == [LONG_S, LONG_S]
 
 
 def test_a_minority_does_not_go_on(table: Callable[..., Table]) -> None:
