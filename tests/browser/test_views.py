@@ -400,7 +400,7 @@ def test_a_panel_lives_repairs_a_gap_and_survives_a_reload(page, panel) -> None:
 
 def test_cancel_reaches_the_world_and_a_busy_kernel_is_said(page, panel) -> None:
     host = Host(page, panel)
-    host.run(0.3)
+    host.run(until=page.locator("button", has_text="cancel run").is_enabled)
     page.locator("button", has_text="cancel run").click()
     host.run(until=lambda: panel._world.cancelled == 1)
     host.run(until=lambda: page.locator(".ccl-note", has_text="cancelled").count() == 1)
