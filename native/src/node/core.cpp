@@ -78,6 +78,14 @@ void Core::resolve() {
     if ((where[i].flags & kOverlaps) != 0) inputs[i] = nullptr;
 }
 
+bool Core::crossing_pays(bool overlaps, std::uint64_t from) const {
+  const auto all = static_cast<std::uint64_t>(n);
+  if (overlaps) return call.block_bytes * all >= from * kSwapPays;
+  if (call.collective == Collective::reduce) return false;
+  if (!reduces(call.collective)) return call.block_bytes >= from;
+  return (call.collective == Collective::all_reduce ? call.block_bytes / all : call.block_bytes) >= from * kSumsPay;
+}
+
 Route Core::choose_route(bool all_mapped, bool overlaps, bool may_cross) {
   if (all_mapped && !overlaps) return Route::mapped;
   bool plain_input = false;
@@ -85,18 +93,10 @@ Route Core::choose_route(bool all_mapped, bool overlaps, bool may_cross) {
     plain_input = plain_input || (blocks_of(call.collective, j, n, call.root, -1).input > 0 && inputs[static_cast<std::size_t>(j)] == nullptr);
   // One rank decides for all: those that read and those that would have to stage must agree.
   may_cross = may_cross && where[0].cross_from != kNeverCross;
-  const std::uint64_t from = where[0].cross_from;
-  const auto all = static_cast<std::uint64_t>(n);
-  if (overlaps) {
-    const bool pays = call.block_bytes * all >= from * kSwapPays;
-    return (may_cross || !plain_input) && pays ? Route::swapped : Route::staged;
-  }
-  if (call.collective == Collective::reduce) return Route::staged;
-  if (reduces(call.collective)) {
-    const std::uint64_t part = call.collective == Collective::all_reduce ? call.block_bytes / all : call.block_bytes;
-    return may_cross && part >= from * kSumsPay ? Route::pulled : Route::staged;
-  }
-  return !plain_input || (may_cross && call.block_bytes >= from) ? Route::pulled : Route::staged;
+  const bool pays = crossing_pays(overlaps, where[0].cross_from);
+  if (overlaps) return (may_cross || !plain_input) && pays ? Route::swapped : Route::staged;
+  if (reduces(call.collective)) return may_cross && pays ? Route::pulled : Route::staged;
+  return !plain_input || (may_cross && pays) ? Route::pulled : Route::staged;
 }
 
 void Core::wake(int place_of) const {

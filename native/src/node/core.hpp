@@ -142,6 +142,8 @@ struct Core {
   void wake(int place_of) const;
 
   void mismatch(int place_of);
+  // Whether the kernel's copies are worth a try, where `from` bytes are the least that are.
+  bool crossing_pays(bool overlaps, std::uint64_t from) const;
   Route choose_route(bool all_mapped, bool overlaps, bool may_cross);
   void record(Track track, SpanKind kind, std::int64_t begin_ns, std::int64_t end_ns, std::uint64_t nbytes,
               std::int32_t peer, std::int32_t op_id) const;

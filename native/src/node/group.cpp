@@ -199,6 +199,7 @@ void Group::describe_buffers() {
   if (!pair && !crosses && in_bytes > 0 && (at.flags & kInputMapped) == 0 && fits_early(core_)) at.flags |= kStagedEarly;
   if (trials_ == nullptr || core_.place != (pair ? call.peer : 0)) return;
   described_ns_ = now_ns();
+  if (!pair && !core_.crossing_pays(overlaps, kCrossFrom)) return;
   const bool chosen = trials_->crosses(call.collective, call.block_bytes);
   at.cross_from = (pair ? chosen : crosses) ? kCrossFrom : kNeverCross;
   if (chosen && !pair) at.flags |= kCrossesNext;

@@ -2,6 +2,7 @@
 //
 // Is: for each collective and size the least time of either way lately, and whose turn it is. One rank of a node keeps it
 //     and decides for all.
+//       Short calls are timed by the run: where ranks share cores, one alone says how far the others had come, not what it costs.
 // Is not: a model: which way is faster differs by machine, by where its cores are this minute, and by size, up to tenfold
 //     in either direction.
 //
@@ -23,9 +24,52 @@ namespace ccl_lab::node {
 
 class RouteTrials {
  public:
-  // True: by the kernel.
+  // Of the next call. True: by the kernel.
   bool crosses(Collective collective, std::uint64_t block_bytes) {
     Entry& entry = entry_of(collective, block_bytes);
+    if (entry.left == 0) {
+      entry.way = next_way(entry);
+      entry.left = run_of(block_bytes);
+    }
+    --entry.left;
+    return entry.way;
+  }
+
+  void took(Collective collective, std::uint64_t block_bytes, bool cross, std::int64_t ns) {
+    Entry& entry = entry_of(collective, block_bytes);
+    if (cross != entry.timed) entry.calls = 0;
+    if (entry.calls == 0) entry.sum_ns = 0;
+    entry.timed = cross;
+    entry.sum_ns += static_cast<double>(ns);
+    if (++entry.calls < run_of(block_bytes)) return;
+    const double mean = entry.sum_ns / entry.calls;
+    entry.calls = 0;
+    double& least = entry.least_ns[cross];
+    least = entry.tried[cross] == 0 ? mean : std::min(mean, least * kForgets);
+    if (entry.tried[cross] < kFirstTries) ++entry.tried[cross];
+  }
+
+ private:
+  static constexpr int kFirstTries = 3;
+  static constexpr double kTriesApart = 64;  // runs, between two ways that are alike
+  static constexpr double kMostRare = 64;
+  static constexpr double kForgets = 1.03;   // a run
+
+  struct Entry {
+    double least_ns[2] = {0, 0};  // a call
+    int tried[2] = {0, 0};        // runs
+    int since = 0;
+    bool way = false;    // of the run that calls are begun in
+    int left = 0;
+    bool timed = false;  // of the run that calls end in
+    int calls = 0;
+    double sum_ns = 0;
+  };
+
+  // Calls of one way in a row.
+  static int run_of(std::uint64_t block_bytes) { return block_bytes < 256 * 1024 ? 8 : block_bytes < 1024 * 1024 ? 3 : 1; }
+
+  static bool next_way(Entry& entry) {
     for (const bool cross : {false, true})
       if (entry.tried[cross] < kFirstTries && entry.tried[cross] <= entry.tried[!cross]) return cross;
     const bool better = entry.least_ns[true] < entry.least_ns[false];
@@ -34,26 +78,6 @@ class RouteTrials {
     entry.since = 0;
     return !better;
   }
-
-  void took(Collective collective, std::uint64_t block_bytes, bool cross, std::int64_t ns) {
-    Entry& entry = entry_of(collective, block_bytes);
-    double& least = entry.least_ns[cross];
-    const auto now = static_cast<double>(ns);
-    least = entry.tried[cross] == 0 ? now : std::min(now, least * kForgets);
-    if (entry.tried[cross] < kFirstTries) ++entry.tried[cross];
-  }
-
- private:
-  static constexpr int kFirstTries = 3;
-  static constexpr double kTriesApart = 64;  // calls, between two ways that are alike
-  static constexpr double kMostRare = 64;
-  static constexpr double kForgets = 1.03;   // a call
-
-  struct Entry {
-    double least_ns[2] = {0, 0};
-    int tried[2] = {0, 0};
-    int since = 0;
-  };
 
   // By powers of two.
   Entry& entry_of(Collective collective, std::uint64_t block_bytes) {
