@@ -4,8 +4,8 @@ Is: the same schedule simulated and run by 8 ranks on 2 nodes whose NICs are sha
 once, by a ring of 4-byte blocks, and used for all cases: what a hop costs while all ranks share the cores. Is not: a test (a busy machine
 changes it), nor a fit: nothing depends on a size or an algorithm. Invariant: results of every case were compared with the reference.
 
-`python -m bench.simulated_against_measured FILE SECONDS` measures the next cases for about so long and keeps them in FILE; once it has all of
-them, it writes the record: a machine need not be idle for half an hour in a row.
+`python -m bench.simulated_against_measured FILE SECONDS` measures the next cases for about so long and keeps them in FILE. Once it has
+all of them, it writes the record: a machine need not be idle for half an hour in a row.
 """
 
 from __future__ import annotations
