@@ -52,6 +52,11 @@ CASES: dict[str, dict[str, Any]] = {
         "topology": _H100, "algorithm": "hierarchical", "faults": ["nic:node=9,nic=3"], "before": ["nic:node=7,nic=2"]},
     "redraw: hierarchical, 131,072 ranks, another NIC slower": {
         "topology": _H100, "algorithm": "hierarchical", "faults": ["nic:node=9,nic=3,factor=2"], "before": ["nic:node=7,nic=2"]},
+    "redraw: hierarchical, 131,072 ranks, a second NIC gone": {
+        "topology": _H100, "algorithm": "hierarchical", "faults": ["nic:node=7,nic=2", "nic:node=77,nic=2"],
+        "before": ["nic:node=7,nic=2"]},
+    "redraw: hierarchical, 131,072 ranks, the NIC back": {
+        "topology": _H100, "algorithm": "hierarchical", "faults": [], "before": ["nic:node=7,nic=2"]},
 }  # fmt: skip
 
 _CHILD = """

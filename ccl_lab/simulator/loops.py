@@ -65,6 +65,9 @@ class Rows:
     def take(self, chains: npt.NDArray[Any]) -> Rows:
         """The rows of some chains."""
         part = object.__new__(Rows)
+        steps = np.unique(np.diff(chains))
+        if len(steps) == 1 and steps[0] > 0:  # every so many: no copy is needed
+            chains = slice(int(chains[0]), int(chains[-1]) + 1, int(steps[0]))  # type: ignore[assignment]
         for name, column in vars(self).items():
             setattr(part, name, column if name == "shape" else column[:, chains])
         part.shape = part.rank.shape

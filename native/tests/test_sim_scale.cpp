@@ -8,6 +8,7 @@
 #include "check.hpp"
 #include "sim/flow.hpp"
 #include "sim/gathers.hpp"
+#include "sim/path.hpp"
 #include "sim/rings.hpp"
 #include "sim/stream.hpp"
 
@@ -150,4 +151,43 @@ TEST(told_ops_that_are_wrong_are_refused) {
   CHECK(flow.run(ops(Kind::put, far, peer, zero)) == FlowStatus::bad_op);
   CHECK(flow.run(ops(Kind::put, rank, far, zero)) == FlowStatus::bad_op);
   CHECK(flow.run(ops(Kind::get, rank, peer, zero)) == FlowStatus::unsupported);
+}
+
+// Odd links here and there in a long ring: the units between them do the same, and are passed over.
+TEST(units_in_a_row_end_as_if_each_was_visited) {
+  std::mt19937_64 random(7);
+  for (int block = 0; block < 20; ++block) {
+    const auto units = static_cast<std::int64_t>(100 + random() % 200);
+    Ring ring(units, 2 * (units - 1), units - 1);
+    ring.bytes[0] = static_cast<std::int64_t>(1 + random() % 5000);
+    for (int odd = 0; odd < block % 4; ++odd) {
+      const std::size_t at = random() % static_cast<std::size_t>(units);
+      ring.rate[at] = static_cast<std::int64_t>(1 + random() % 2'000'000'000);
+      ring.latency[at] += static_cast<std::int64_t>(random() % 3'000'000);
+    }
+    RingsOutput counts;
+    CHECK(ring.run(true, &counts) == RingsStatus::ok);
+    const std::vector<std::int64_t> found = ring.finish;
+    CHECK(ring.run(false) == RingsStatus::ok);
+    CHECK(found == ring.finish);
+    CHECK(counts.rounds + counts.jumped == units * 2 * (units - 1));
+    if (block % 4 == 0) CHECK(counts.rounds < units);
+  }
+}
+
+TEST(a_path_goes_on_until_a_number_would_reach_zero) {
+  const auto path = [](std::int64_t sign, std::int64_t fixed, std::int64_t a, std::int64_t b, std::int64_t over) {
+    Path made;
+    made.sign(sign), made.fixed(fixed), made.product(a, b), made.quotient(over, 3);
+    return made;
+  };
+  const Path before = path(12, 5, 2, 7, 30);
+  CHECK(path(10, 5, 2, 9, 33).repeats_since(before) == 4);  // 8, 6, 4, 2
+  CHECK(path(12, 5, 3, 7, 30).repeats_since(before) == Path::kAlways);
+  CHECK(path(14, 5, 2, 7, 30).repeats_since(before) == Path::kAlways);
+  CHECK(path(0, 5, 2, 7, 30).repeats_since(before) == 0);    // decided otherwise
+  CHECK(path(-2, 5, 2, 7, 30).repeats_since(before) == 0);
+  CHECK(path(10, 6, 2, 7, 30).repeats_since(before) == 0);   // no sum
+  CHECK(path(10, 5, 3, 8, 30).repeats_since(before) == 0);   // both factors changed
+  CHECK(path(10, 5, 2, 7, 31).repeats_since(before) == 0);   // rounds differently each time
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "changes.hpp"
+#include "runs.hpp"
 #include "unit.hpp"
 
 namespace ccl_lab::sim {
@@ -46,17 +47,24 @@ std::vector<Stream> streams(const RingsInput& in) {
 
 RingsStatus circle(const RingsInput& in, RingsOutput& out) {
   Unit unit(in, out);
-  // What units send before they receive is kept for the first time round.
-  std::vector<std::vector<Stream>> first(static_cast<std::size_t>(in.units), streams(in));
-  for (std::int64_t u = 0; u < in.units; ++u)
-    if (const auto status = unit.begin(u, first[static_cast<std::size_t>(u)]); status != RingsStatus::ok) return status;
-  std::vector<Stream> received = std::move(first.back()), sent = streams(in);
+  Runs runs(in, out, unit);
+  // What units send before they receive is kept for the first time round; of units that send the same, for the first of them.
+  std::vector<std::vector<Stream>> first;
+  std::vector<std::size_t> first_of(static_cast<std::size_t>(in.units));
+  std::vector<Stream> received, sent = streams(in);
+  for (std::int64_t u = 0; u < in.units; ++u) {
+    if (const auto status = unit.begin(u, sent); status != RingsStatus::ok) return status;
+    if (!runs.as_before(u)) first.push_back(sent);
+    first_of[static_cast<std::size_t>(u)] = first.size() - 1;
+    for (Stream& each : sent) each.clear();
+  }
+  received = first.back();
   bool begun = false;
   for (std::int64_t before = -1; !unit.all_done();) {
     if (std::exchange(before, unit.evaluated + unit.jumped) == unit.evaluated + unit.jumped) return RingsStatus::bad_input;
     for (std::int64_t u = 0; u < in.units; ++u) {
-      if (!begun && u + 1 < in.units) sent = std::move(first[static_cast<std::size_t>(u)]);
-      if (const auto status = unit.visit(u, received, sent); status != RingsStatus::ok) return status;
+      if (!begun && u + 1 < in.units) sent = first[first_of[static_cast<std::size_t>(u)]];
+      if (const auto status = runs.visit(u, received, sent); status != RingsStatus::ok) return status;
       received.swap(sent);
       for (Stream& each : sent) each.clear();
     }

@@ -6,7 +6,7 @@
 // status says that this evaluation does not apply. Invariants: units use no link in common; no exception leaves.
 //
 // How. A unit needs nothing but the messages of the one before it, so units are visited one after the other, each for all messages
-// that there are by then; the circle is gone round until every station is done. Inside a unit ops are evaluated in rounds: message by
+// that there are by then, or several at once where they do the same (runs.hpp); the circle is gone round until every station is done. Inside a unit ops are evaluated in rounds: message by
 // message, station by station, chain by chain.
 //
 // Order. Links have to be served in the static order of order.hpp, (batch, turn, op). Nominal time is computed along with real time.

@@ -4,9 +4,12 @@
 // approximation; a loop stands for exactly the messages that were pushed. Invariant: a message is part of a loop as soon as it continues it.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
+
+#include "path.hpp"
 
 namespace ccl_lab::sim {
 
@@ -37,8 +40,11 @@ class Stream {
     alike_ = 0;
   }
 
+  // Where what decides about parts is noted from now on; none: nowhere.
+  void note_in(Path* path) { path_ = path; }
+
   void push(const Message& message) {
-    if (parts_.empty() || (parts_.back().loops && at(parts_.back(), parts_.back().count) != message)) {
+    if (parts_.empty() || (parts_.back().loops && !same(at(parts_.back(), parts_.back().count), message))) {
       parts_.push_back({0, values_.size(), false});
       alike_ = 0;
     }
@@ -49,7 +55,7 @@ class Stream {
     // A period of messages, each as much after the one before it as that was after the one before: three periods make a loop.
     const std::size_t end = values_.size();
     if (last.count <= 2 * period()) return;
-    const bool alike = message - values_[end - 1 - period_] == values_[end - 1 - period_] - values_[end - 1 - 2 * period_];
+    const bool alike = same(message - values_[end - 1 - period_], values_[end - 1 - period_] - values_[end - 1 - 2 * period_]);
     alike_ = alike ? alike_ + 1 : 0;
     if (alike_ == period_) make_loop(end - 3 * period_);
   }
@@ -62,7 +68,7 @@ class Stream {
     // The messages pushed one by one that follow the same rule become part of the loop.
     const std::size_t end = last.first + static_cast<std::size_t>(last.count);
     std::size_t begin = end - period_;
-    while (begin > last.first && values_[begin - 1 + period_] - values_[begin - 1] == slope_of(slopes, end, begin - 1)) --begin;
+    while (begin > last.first && same(values_[begin - 1 + period_] - values_[begin - 1], slope_of(slopes, end, begin - 1))) --begin;
     const auto taken = static_cast<std::int64_t>(end - begin);
     values_.resize(begin + 2 * period_);
     for (std::size_t i = 0; i < period_; ++i) values_[begin + period_ + i] = slope_of(slopes, end, begin + i);
@@ -78,6 +84,44 @@ class Stream {
     const auto place = static_cast<std::size_t>(i);
     if (!part.loops) return values_[part.first + place];
     return values_[part.first + place % period_] + values_[part.first + period_ + place % period_] * (i / period());
+  }
+
+  // What lies between this stream and `before`, number by number; false where they are not made of the same parts, or loops of theirs have
+  // other slopes, or more messages are told one by one.
+  [[nodiscard]] bool progress_since(const Stream& before, std::vector<std::int64_t>& out) const {
+    if (parts_.size() != before.parts_.size() || values_.size() != before.values_.size()) return false;
+    for (std::size_t i = 0; i < parts_.size(); ++i) {
+      const Part &now = parts_[i], &then = before.parts_[i];
+      if (now.loops != then.loops || now.first != then.first || (!now.loops && now.count != then.count)) return false;
+      for (std::size_t v = now.first + period_; now.loops && v < now.first + 2 * period_; ++v)
+        if (values_[v] != before.values_[v]) return false;
+      out.push_back(now.count - then.count);
+    }
+    for (std::size_t v = 0; v < values_.size(); ++v) {
+      const Message gap = values_[v] - before.values_[v];
+      out.insert(out.end(), {gap.arrive_ps, gap.leaves, gap.batch});
+    }
+    return true;
+  }
+
+  // How often those numbers can be added until a loop has no messages left; `next` is moved to what follows them.
+  [[nodiscard]] std::int64_t most_progress(const std::int64_t*& next) const {
+    std::int64_t most = Path::kAlways;
+    for (const Part& part : parts_) {
+      if (*next < 0) most = std::min(most, (part.count - 1) / -*next);
+      ++next;
+    }
+    next += 3 * values_.size();
+    return most;
+  }
+
+  // Adds `times` the numbers of `progress_since`; `next` is moved to what follows them.
+  void progress(const std::int64_t*& next, std::int64_t times) {
+    for (Part& part : parts_) part.count += times * *next++;
+    for (Message& value : values_) {
+      value = value + Message{next[0], next[1], next[2]} * times;
+      next += 3;
+    }
   }
 
   [[nodiscard]] bool shifts_by(const Part& loop, const Message& shift) const {
@@ -108,6 +152,7 @@ class Stream {
       return;
     }
     // A loop that ended less than a period ago: told one by one, it stays what it is.
+    if (path_) path_->fixed(count);
     std::vector<Message> last(period_);
     for (std::size_t i = 0; i < period_; ++i) last[i] = back(static_cast<std::int64_t>(period_ - i));
     for (std::int64_t i = 0; i < count; ++i) {
@@ -122,8 +167,18 @@ class Stream {
     const Part& last = parts_.back();
     if (last.count < period()) return false;
     for (std::size_t i = 0; i < period_; ++i)
-      if (values_[last.first + period_ + (static_cast<std::size_t>(last.count) + i) % period_] != slopes[i]) return false;
+      if (!same(values_[last.first + period_ + (static_cast<std::size_t>(last.count) + i) % period_], slopes[i])) return false;
     return true;
+  }
+
+  [[nodiscard]] bool same(const Message& a, const Message& b) const {
+    if (path_) {
+      const Message gap = a - b;
+      path_->sign(gap.arrive_ps);
+      path_->sign(gap.leaves);
+      path_->sign(gap.batch);
+    }
+    return a == b;
   }
 
   // The message `n` before the end (1: the last), in whatever part it is.
@@ -135,6 +190,7 @@ class Stream {
     return {};
   }
 
+  Path* path_ = nullptr;
   std::size_t period_;
   std::size_t alike_ = 0;  // messages in a row that went on as a loop would
   std::vector<Part> parts_;
@@ -154,8 +210,11 @@ class Reader {
     return message;
   }
 
+  void note_in(Path* path) { path_ = path; }
+
   void skip(std::int64_t count) {
     taken_ += count;
+    if (path_) path_->sign(taken_ - stream_->parts()[part_].count);
     if (taken_ == stream_->parts()[part_].count) {
       ++part_;
       taken_ = 0;
@@ -172,6 +231,7 @@ class Reader {
   [[nodiscard]] bool in_loop() const { return !empty() && stream_->parts()[part_].loops; }
 
   const Stream* stream_;
+  Path* path_ = nullptr;
   std::size_t part_ = 0;
   std::int64_t taken_ = 0;
 };

@@ -1,7 +1,6 @@
 #include "unit.hpp"
 
 #include <algorithm>
-#include <limits>
 
 #include "exact.hpp"
 
@@ -11,19 +10,30 @@ namespace {
 constexpr std::int64_t kLatest = std::int64_t{1} << 60;
 constexpr std::int64_t kLastTick = std::int64_t{1} << 41;
 constexpr std::int64_t kPlaces = std::int64_t{1} << kPlaceBits;
-constexpr std::int64_t kAlways = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kAlways = Path::kAlways;
 
 }  // namespace
 
-std::int64_t Choices::repeats_since(const Choices& before) const {
+std::int64_t Choices::repeats_since(const Choices& before, Path* path) const {
   if (used_ != before.used_) return -1;
   std::int64_t least = kAlways;
   for (std::size_t i = 0; i < used_; ++i) {
     const std::int64_t gap = gaps_[i], rate = gap - before.gaps_[i];
+    if (path) path->fixed(rate);
     if (rate == 0) continue;
+    if (path) {
+      path->sign(gap);
+      path->sign(before.gaps_[i]);
+    }
     if ((before.gaps_[i] < 0 && gap > 0) || (before.gaps_[i] > 0 && gap < 0)) return -1;
     if (gap == 0) return 0;  // equal now, and not before: on the way to the other sign, or from it
-    if ((gap > 0) != (rate > 0)) least = std::min(least, gap > 0 ? gap / -rate : -gap / rate);
+    if ((gap > 0) == (rate > 0)) continue;
+    const std::int64_t repeats = gap > 0 ? gap / -rate : -gap / rate;
+    if (path) {
+      path->quotient(gap, rate);
+      if (least != kAlways) path->sign(repeats - least);
+    }
+    least = std::min(least, repeats);
   }
   return least;
 }
@@ -92,6 +102,13 @@ std::int64_t Unit::op(const At& at, std::int64_t kind) const {
 }
 
 void Unit::occupy(Served& a, Served& b, std::int64_t batch, std::int64_t op) {
+  if (path_) {
+    for (const Served* link : {&a, &b}) {
+      path_->sign(batch - link->batch);
+      path_->sign(op - link->op);
+      path_->fixed(link->turns);
+    }
+  }
   if (noting_) {
     for (const Served* link : {&a, &b}) {
       choices_.note(batch - link->batch);
@@ -103,7 +120,7 @@ void Unit::occupy(Served& a, Served& b, std::int64_t batch, std::int64_t op) {
 
 // A channel comes to a wait: it goes on when the message has been seen, and not before the op before it.
 void Unit::wait(Station& station, const Message& message) {
-  const std::int64_t tick = larger(station.batch >> kPlaceBits, message.leaves);
+  const std::int64_t tick = larger(tick_of(station.batch), message.leaves);
   station.batch = larger(tick << kPlaceBits, larger(station.batch, message.batch) + 1);
   station.clock_ps = larger(station.clock_ps, message.arrive_ps);
 }
@@ -150,7 +167,7 @@ void Unit::send(const At& at, std::vector<Stream>& sent) {
   const Busy& time = busy(at);
   occupy(a, b, s.batch, op(at, 2));
   const std::int64_t start = larger(larger(s.clock_ps, post.ready_ps), larger(a.free_ps, b.free_ps));
-  constant_ = constant_ || post.ready_ps > s.clock_ps;
+  constant_ = decides(post.ready_ps - s.clock_ps) > 0 || constant_;
   if (in_.changes.link.empty()) {
     a.free_ps = start + time.a_ps;
     b.free_ps = start + time.b_ps;
@@ -160,12 +177,12 @@ void Unit::send(const At& at, std::vector<Stream>& sent) {
     b.free_ps = through(at, in_.all_b[r], start, time.b_ps, in_.b_bytes_per_s[r]);
   }
   s.left_ps = std::max(a.free_ps, b.free_ps);
-  Message message{s.left_ps + post.latency_ps, s.batch >> kPlaceBits, s.batch};
+  Message message{s.left_ps + post.latency_ps, tick_of(s.batch), s.batch};
   if (post.ticks) {
     message.leaves = larger(larger(message.leaves, a.free_tick), b.free_tick) + in_.nominal_bytes;
     a.free_tick = b.free_tick = message.leaves;
   }
-  if (message.arrive_ps > kLatest || message.leaves > kLastTick || (s.batch & (kPlaces - 1)) > kPlaces - 8)
+  if (decides(message.arrive_ps - kLatest) > 0 || decides(message.leaves - kLastTick) > 0 || (s.batch & (kPlaces - 1)) > kPlaces - 8)
     status_ = RingsStatus::overflow;
   if (at.station + 1 < in_.stations) {
     mail(at.chain, at.station + 1, at.message + in_.depth) = message;
@@ -193,6 +210,7 @@ void Unit::slice_ends(const At& at, std::vector<Stream>& sent) {
   if (!out_.end_ps.empty()) {
     out_.end_ps[slot_of_unit(at)] = s.clock_ps;
     out_.end_batch[slot_of_unit(at)] = s.batch;
+    if (path_) ended_.push_back(slot(at.chain, at.slice));
   }
   s.batch += in_.passes_on;
   if (at.slice + 1 == in_.slices[static_cast<std::size_t>(at.chain)]) return;
@@ -204,11 +222,11 @@ void Unit::slice_ends(const At& at, std::vector<Stream>& sent) {
 
 void Unit::handle(const At& at, const Message& message, std::vector<Stream>& sent) {
   wait(*at.state, message);
-  if (at.message < in_.reducing * in_.depth) reduce(at);
-  if (at.message < per_slice_ - in_.depth) {
+  if (decides(at.message - in_.reducing * in_.depth) < 0) reduce(at);
+  if (decides(at.message - (per_slice_ - in_.depth)) < 0) {
     at.state->batch += 1;
     send(at, sent);
-  } else if (at.message == per_slice_ - 1) {
+  } else if (decides(at.message - (per_slice_ - 1)) == 0) {
     slice_ends(at, sent);
   }
 }
@@ -269,9 +287,12 @@ bool Unit::at_work(std::size_t chain) const {
 RingsStatus Unit::visit(std::int64_t unit, const std::vector<Stream>& received, std::vector<Stream>& sent) {
   select(unit);
   readers_.clear();
-  for (const Stream& each : received) readers_.emplace_back(each);
+  for (const Stream& each : received) readers_.emplace_back(each).note_in(path_);
+  for (Stream& each : sent) each.note_in(path_);
+  ended_.clear();
   std::int64_t& now = round_[static_cast<std::size_t>(unit)];
-  while (now < rounds_ && status_ == RingsStatus::ok) {
+  while (decides(now - rounds_) < 0 && status_ == RingsStatus::ok) {
+    if (path_) note_slice(now);
     for (std::size_t c = 0; c < readers_.size(); ++c)
       if (at_work(c) && readers_[c].empty()) return status_;
     if (in_.jumps && in_.n_sizes == 1 && jump(sent)) continue;
@@ -280,24 +301,37 @@ RingsStatus Unit::visit(std::int64_t unit, const std::vector<Stream>& received, 
   return status_;
 }
 
+// All that follows from the slice that a round is in.
+void Unit::note_slice(std::int64_t round) {
+  const std::int64_t slice = round / per_slice_;
+  path_->fixed(slice);
+  path_->sign(round - slice * per_slice_);
+  path_->sign((slice + 1) * per_slice_ - round);
+}
+
 // -- the jump
 
 // Rounds from the next one on in which every station does the same kind of work.
-std::int64_t Unit::rounds_alike() const {
+std::int64_t Unit::rounds_alike() {
   const std::int64_t now = round_[static_cast<std::size_t>(unit_)], first = now % per_slice_;
   std::int64_t least = kAlways;
   for (std::int64_t i = 0; i < in_.stations; ++i) {
     const std::int64_t message = first + i * in_.depth;
     for (const std::int64_t border : {in_.reducing * in_.depth, per_slice_ - in_.depth, per_slice_})
-      if (message < border) least = std::min(least, border - message);
+      if (decides(message - border) < 0) least = lesser(least, border - message);
   }
   return least;
 }
 
 // Whether the state changed by the same in the last two periods, batches by whole ticks and turns not at all.
-bool Unit::steady() const {
-  if (change_ != change_before_) return false;
-  const auto at = [&](std::int64_t i) { return change_[static_cast<std::size_t>(i)]; };
+bool Unit::steady() {
+  for (std::size_t i = 0; i < change_.size(); ++i)
+    if (decides(change_[i] - change_before_[i]) != 0) return false;
+  const auto at = [&](std::int64_t i) {
+    const std::int64_t change = change_[static_cast<std::size_t>(i)];
+    if (path_) path_->fixed(change);
+    return change;
+  };
   const std::int64_t stations = in_.chains * in_.stations;
   for (std::int64_t i = 0; i < stations; ++i)
     if (at(3 * i + 1) % kPlaces != 0) return false;
@@ -316,17 +350,22 @@ bool Unit::shifted() {
   while (first < stations && !at_work(static_cast<std::size_t>(first / in_.stations))) ++first;
   if (first == stations) return false;
   shift_ = {at(3 * first), at(3 * first + 1) >> kPlaceBits, at(3 * first + 1)};
+  if (path_) {
+    path_->fixed(shift_.arrive_ps);
+    path_->fixed(shift_.batch);
+  }
   if (shift_.batch <= 0 || shift_.batch % kPlaces != 0) return false;
   for (std::size_t c = 0; c < readers_.size(); ++c)
     if (at_work(c) && !readers_[c].shifts_by(shift_)) return false;
   for (std::int64_t i = 0; i < stations; ++i) {
     if (!at_work(static_cast<std::size_t>(i / in_.stations))) continue;
-    if (at(3 * i) != shift_.arrive_ps || at(3 * i + 1) != shift_.batch || at(3 * i + 2) != shift_.arrive_ps) return false;
+    if (differ(at(3 * i), shift_.arrive_ps) || differ(at(3 * i + 1), shift_.batch) || differ(at(3 * i + 2), shift_.arrive_ps)) return false;
   }
   for (std::int64_t i = 3 * stations; i < words_; i += 5) {
-    if (at(i + 2) == 0) continue;  // an op raises the batch
-    const bool never_ticks = at(i + 1) == 0 && state_[i + 1] == 0;
-    if (at(i) != shift_.arrive_ps || at(i + 2) != shift_.batch || at(i + 4) != 0 || (at(i + 1) != shift_.leaves && !never_ticks)) return false;
+    if (!differ(at(i + 2), 0)) continue;  // an op raises the batch
+    const bool never_ticks = !differ(at(i + 1), 0) && !differ(state_[i + 1], 0);
+    if (differ(at(i), shift_.arrive_ps) || differ(at(i + 2), shift_.batch) || differ(at(i + 4), 0)) return false;
+    if (differ(at(i + 1), shift_.leaves) && !never_ticks) return false;
   }
   return true;
 }
@@ -348,26 +387,26 @@ bool Unit::jump(std::vector<Stream>& sent) {
   std::int64_t taken = kAlways, left = kAlways;
   for (std::size_t c = 0; c < readers_.size(); ++c) {
     if (!at_work(c)) continue;
-    taken = std::min(taken, readers_[c].taken());
-    left = std::min(left, readers_[c].left());
+    taken = lesser(taken, readers_[c].taken());
+    left = lesser(left, readers_[c].left());
   }
-  watching_ = watching_ && alike_ > 0 && !crossed_;
+  watching_ = watching_ && decides(alike_) > 0 && !crossed_;
   noting_ = watching_ && noting_;
   if (!watching_) {
-    if (left < 2 * period_) return false;
+    if (decides(left - 2 * period_) < 0) return false;
     alike_ = rounds_alike();
-    if (alike_ < 2 * period_) return false;
+    if (decides(alike_ - 2 * period_) < 0) return false;
     watch();
   } else if (seen_ % period_ == 0) {
-    const bool once = taken >= period_ && shifted();
+    const bool once = decides(taken - period_) >= 0 && shifted();
     if (once || noting_) {
       change_before_.swap(change_);
       for (std::size_t i = 0; i < last_.size(); ++i) change_[i] = state_[i] - last_[i];
     }
-    const bool twice = !once && !crossed_ && seen_ >= 3 * period_ && taken >= 2 * period_ && steady();
-    std::int64_t repeats = once || twice ? std::min(alike_ / period_, left / period_) : 0;
-    if (twice) repeats = std::min(repeats, choices_.repeats_since(choices_before_));
-    if (repeats > 0) {
+    const bool twice = !once && !crossed_ && seen_ >= 3 * period_ && decides(taken - 2 * period_) >= 0 && steady();
+    std::int64_t repeats = once || twice ? lesser(alike_ / period_, left / period_) : 0;
+    if (twice) repeats = lesser(choices_.repeats_since(choices_before_, path_), repeats);
+    if (decides(repeats) > 0) {
       watching_ = noting_ = false;
       if (!repeat(repeats)) status_ = RingsStatus::overflow;
       pass_on(repeats, once, sent);
@@ -389,6 +428,7 @@ bool Unit::jump(std::vector<Stream>& sent) {
 bool Unit::repeat(std::int64_t repeats) {
   for (std::size_t i = 0; i < change_.size(); ++i) {
     std::int64_t far = 0;
+    if (path_) path_->product(change_[i], repeats);
     if (__builtin_mul_overflow(change_[i], repeats, &far) || __builtin_add_overflow(state_[i], far, &far) || far >= 4 * kLatest) return false;
     state_[i] = far;
   }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "changes.hpp"
+#include "path.hpp"
 #include "rings.hpp"
 #include "served.hpp"
 #include "stream.hpp"
@@ -44,8 +45,9 @@ class Choices {
     if (used_ == gaps_.size()) gaps_.resize(2 * used_ + 64);
     gaps_[used_++] = gap;
   }
-  // How often the rounds from `before` to here can be repeated until a maximum changes its mind; -1 where one did between the two.
-  [[nodiscard]] std::int64_t repeats_since(const Choices& before) const;
+  // How often the rounds from `before` to here can be repeated until a maximum changes its mind; -1 where one did between the two. What
+  // that depends on is noted in `path`, if there is one.
+  [[nodiscard]] std::int64_t repeats_since(const Choices& before, Path* path) const;
   void swap(Choices& other) {
     gaps_.swap(other.gaps_);
     std::swap(used_, other.used_);
@@ -67,6 +69,15 @@ class Unit {
 
   [[nodiscard]] bool all_done() const { return std::all_of(round_.begin(), round_.end(), [&](auto at) { return at == rounds_; }); }
   void finish() const;  // into the output
+
+  // What lasts from visit to visit: words of a unit's state, and its next round. For runs.hpp, which also wants to know what decided about a
+  // visit, and which slices ended in it (places in the output, from that of the unit on).
+  [[nodiscard]] std::size_t words() const { return static_cast<std::size_t>(words_); }
+  [[nodiscard]] std::int64_t* state_of(std::int64_t unit) { return states_.data() + unit * words_; }
+  [[nodiscard]] std::int64_t& round_of(std::int64_t unit) { return round_[static_cast<std::size_t>(unit)]; }
+  [[nodiscard]] const std::vector<std::size_t>& ended() const { return ended_; }
+  void note_in(Path* path) { path_ = path; }
+
   std::int64_t evaluated = 0, jumped = 0;
 
  private:
@@ -93,14 +104,29 @@ class Unit {
   void watch();
   [[nodiscard]] bool repeat(std::int64_t repeats);
   void pass_on(std::int64_t repeats, bool once, std::vector<Stream>& sent);
-  [[nodiscard]] bool steady() const;
+  [[nodiscard]] bool steady();
   [[nodiscard]] bool shifted();
   [[nodiscard]] bool at_work(std::size_t chain) const;
-  [[nodiscard]] std::int64_t rounds_alike() const;
+  [[nodiscard]] std::int64_t rounds_alike();
   [[nodiscard]] std::int64_t larger(std::int64_t a, std::int64_t b) {
     if (noting_) choices_.note(a - b);
-    return a > b ? a : b;
+    return decides(a - b) > 0 ? a : b;
   }
+  // Counts; where nothing was counted yet, `a` is kAlways.
+  [[nodiscard]] std::int64_t lesser(std::int64_t a, std::int64_t b) {
+    if (a != Path::kAlways) decides(a - b);
+    return std::min(a, b);
+  }
+  std::int64_t decides(std::int64_t value) {
+    if (path_) path_->sign(value);
+    return value;
+  }
+  [[nodiscard]] bool differ(std::int64_t a, std::int64_t b) { return decides(a - b) != 0; }
+  [[nodiscard]] std::int64_t tick_of(std::int64_t batch) {
+    if (path_) path_->fixed(batch & ((std::int64_t{1} << kPlaceBits) - 1));
+    return batch >> kPlaceBits;
+  }
+  void note_slice(std::int64_t round);
   [[nodiscard]] std::int64_t through(const At& at, std::int32_t link, std::int64_t start_ps, std::int64_t busy_ps, std::int64_t bytes_per_s);
   void occupy(Served& a, Served& b, std::int64_t batch, std::int64_t op);
 
@@ -128,6 +154,8 @@ class Unit {
   std::vector<Post> posts_;           // per station
   Changes changes_;
 
+  Path* path_ = nullptr;
+  std::vector<std::size_t> ended_;
   std::int64_t unit_ = 0;
   std::int64_t* state_ = nullptr;
   Station* stations_of_unit_ = nullptr;

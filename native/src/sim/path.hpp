@@ -1,0 +1,69 @@
+// Which way an evaluation went: the numbers that decided, so that an evaluation of other numbers is known to go the same way.
+//
+// Is: a list that two evaluations fill in the same order. Is not: the evaluation. Invariant (what `repeats_since` rests on): up to the first
+// decision that differs, two evaluations note the same things at the same places, and every number noted is a sum of inputs, maxima that
+// chose alike, and products and quotients that were noted. So if the inputs of a series of evaluations form an arithmetic progression, so do
+// all numbers in them, as far as every decision stays what it was.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+namespace ccl_lab::sim {
+
+class Path {
+ public:
+  static constexpr std::int64_t kAlways = std::numeric_limits<std::int64_t>::max();
+
+  void clear() {
+    signs_.clear();
+    fixed_.clear();
+    products_.clear();
+    quotients_.clear();
+  }
+
+  // A decision by whether `value` is below, at, or above 0.
+  void sign(std::int64_t value) { signs_.push_back(value); }
+  // A number that must not change at all, since something that is no sum was made of it.
+  void fixed(std::int64_t value) { fixed_.push_back(value); }
+  void product(std::int64_t a, std::int64_t b) { products_.push_back({a, b}); }
+  void quotient(std::int64_t over, std::int64_t under) { quotients_.push_back({over, under}); }
+
+  // How many more evaluations, their inputs going on as from `before` to here, go the same way; 0 where these two did not.
+  [[nodiscard]] std::int64_t repeats_since(const Path& before) const {
+    if (signs_.size() != before.signs_.size() || fixed_ != before.fixed_ || products_.size() != before.products_.size() ||
+        quotients_.size() != before.quotients_.size())
+      return 0;
+    for (std::size_t i = 0; i < products_.size(); ++i)
+      if (products_[i].a != before.products_[i].a && products_[i].b != before.products_[i].b) return 0;
+    for (std::size_t i = 0; i < quotients_.size(); ++i) {
+      const Pair now = quotients_[i], then = before.quotients_[i];
+      if (now.b != then.b || now.b == 0 || (now.a - then.a) % now.b != 0) return 0;
+    }
+    std::int64_t least = kAlways;
+    for (std::size_t i = 0; i < signs_.size() && least > 0; ++i) least = std::min(least, stays(signs_[i], signs_[i] - before.signs_[i]));
+    return least;
+  }
+
+ private:
+  struct Pair {
+    std::int64_t a, b;
+  };
+
+  // How often `rate` can be added to a value until its sign changes; 0 too where it did by the last time.
+  static std::int64_t stays(std::int64_t value, std::int64_t rate) {
+    if (rate == 0) return kAlways;
+    const std::int64_t before = value - rate;
+    if (value == 0 || before == 0 || (value > 0) != (before > 0)) return 0;
+    if ((value > 0) == (rate > 0)) return kAlways;
+    return value > 0 ? (value - 1) / -rate : (-value - 1) / rate;
+  }
+
+  std::vector<std::int64_t> signs_, fixed_;
+  std::vector<Pair> products_, quotients_;
+};
+
+}  // namespace ccl_lab::sim

@@ -1,0 +1,58 @@
+// Units in a row that do the same: two of them are visited, the rest follows.
+//
+// Is: what rings.hpp calls a visit, of as many units at a time as go on in one way. Is not: an approximation. Invariant: states, messages and
+// results are those of visiting every unit.
+//
+// How. A visit takes the state of a unit and the messages that come in, and gives the state after it and the messages that go out. All of
+// these are numbers, and while every decision falls in the same way, what comes out are sums of what goes in (path.hpp). Take units with the
+// same links whose states form an arithmetic progression. If the messages from unit to unit went on by the same progression twice, and the
+// last two visits took the same path, then so does the next one, whose numbers are the next ones of every progression: up to the unit where a
+// state is no member of it, or where a number that decided something would reach 0, which is known in advance.
+// A wave that a slow link sends round the ring moves on by a message a unit, so most of a ring of equal nodes is a few such runs.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "path.hpp"
+#include "rings.hpp"
+#include "stream.hpp"
+#include "unit.hpp"
+
+namespace ccl_lab::sim {
+
+class Runs {
+ public:
+  Runs(const RingsInput& in, RingsOutput& out, Unit& unit);
+
+  // Visits `unit`, and those behind it that follow. `unit` becomes the last of them, and `sent` what that one sends.
+  RingsStatus visit(std::int64_t& unit, const std::vector<Stream>& received, std::vector<Stream>& sent);
+  // Whether a unit has the same links as the one before it, and so sends the same before it receives.
+  [[nodiscard]] bool as_before(std::int64_t unit) const { return unit > 0 && last_alike_[static_cast<std::size_t>(unit - 1)] >= unit; }
+
+ private:
+  struct Visit {
+    std::int64_t unit = -1, round = 0;     // -1: not to be used
+    std::vector<std::int64_t> state;       // before it, as `round`
+    std::vector<std::int64_t> progress;    // from the messages received to those sent
+    std::vector<std::size_t> ended;
+    Path path;
+  };
+
+  [[nodiscard]] bool alike(std::int64_t unit) const;
+  [[nodiscard]] bool worth_noting(std::int64_t unit);
+  [[nodiscard]] std::int64_t followers(const std::vector<Stream>& sent);
+  [[nodiscard]] std::int64_t in_progression(std::int64_t most);
+  [[nodiscard]] bool fits(std::int64_t followers);
+  void follow(std::int64_t followers, std::vector<Stream>& sent);
+
+  const RingsInput& in_;
+  RingsOutput& out_;
+  Unit& unit_;
+  std::vector<std::int64_t> last_alike_;  // per unit: the last one behind it with the same links, all between them having those too
+  Visit now_, before_;
+  std::vector<std::int64_t> step_, next_;  // of states
+  std::int64_t failed_ = 0, pause_ = 0;   // in a row; visits that are not worth noting
+};
+
+}  // namespace ccl_lab::sim
