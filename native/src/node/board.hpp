@@ -33,6 +33,7 @@ inline constexpr std::size_t kShortBytes = 1024;
 inline constexpr std::uint64_t kSlots = 16;
 inline constexpr std::size_t kSlotBytes = 16384;
 inline constexpr std::size_t kStageBytes = 262144;
+inline constexpr std::uint64_t kHalves = 2;
 inline constexpr std::uint64_t kPairLines = 16;
 inline constexpr std::uint64_t kPairSlots = 8;
 inline constexpr std::uint64_t kPairCrossFrom = 1048576;  // bytes of a plain message from which the receiver says how it comes
@@ -74,8 +75,8 @@ struct Board {
   alignas(kLineBytes) Line headers[kHeaders];
   alignas(4096) std::byte shorts[kShorts][kShortBytes];
   std::byte slots[kSlots][kSlotBytes];
-  std::byte stage[2][kStageBytes];
-  std::byte result[2][kStageBytes];
+  std::byte stage[kHalves][kStageBytes];
+  std::byte result[kHalves][kStageBytes];
 };
 
 // The owner's side of the messages to one rank, and of those from it (pair.cpp).

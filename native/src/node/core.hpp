@@ -49,6 +49,8 @@ inline constexpr std::uint32_t kInputMapped = 1;
 inline constexpr std::uint32_t kOutputMapped = 2;
 inline constexpr std::uint32_t kOverlaps = 4;     // blocks of the output lie on other blocks of the input
 inline constexpr std::uint32_t kCanCross = 8;     // the rank may copy from the memory of its peers through the kernel
+inline constexpr std::uint32_t kStagedEarly = 16;   // the whole plain input lies in the stage already
+inline constexpr std::uint32_t kCrossesNext = 32;   // of the rank that decides: the next call like this one goes by the kernel
 inline constexpr std::uint32_t kNeverCross = 0xffffffffu;
 static_assert(sizeof(Where) <= kInlineBytes);
 

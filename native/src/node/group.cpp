@@ -194,10 +194,14 @@ void Group::describe_buffers() {
   if (out_bytes > 0 && locate(call.output, out_bytes, at.output, at.output_head, at.output_tail))
     at.flags |= kOutputMapped;
   if (can_cross_) at.flags |= kCanCross;
-  const bool decides = call.collective == Collective::send_recv ? core_.place == call.peer : core_.place == 0;
-  if (trials_ == nullptr || !decides) return;
+  const bool pair = call.collective == Collective::send_recv;
+  const bool crosses = !pair && foretold_.crosses(call);
+  if (!pair && !crosses && in_bytes > 0 && (at.flags & kInputMapped) == 0 && fits_early(core_)) at.flags |= kStagedEarly;
+  if (trials_ == nullptr || core_.place != (pair ? call.peer : 0)) return;
   described_ns_ = now_ns();
-  at.cross_from = trials_->crosses(call.collective, call.block_bytes) ? kCrossFrom : kNeverCross;
+  const bool chosen = trials_->crosses(call.collective, call.block_bytes);
+  at.cross_from = (pair ? chosen : crosses) ? kCrossFrom : kNeverCross;
+  if (chosen && !pair) at.flags |= kCrossesNext;
 }
 
 Turn Group::advance() {
@@ -207,7 +211,11 @@ Turn Group::advance() {
 
 Turn Group::advance_large() {
   const Turn turn = step_large(core_, large_);
-  if (turn == Turn::done && trials_ != nullptr && core_.place == 0) learn();
+  if (turn != Turn::done) return turn;
+  const bool crossed = core_.route == Route::pulled || core_.route == Route::swapped;
+  const Where& first = core_.where[0];
+  foretold_.hear(core_.call, (first.flags & kCrossesNext) != 0 || (crossed && first.cross_from == 0));
+  if (trials_ != nullptr && core_.place == 0) learn();
   return turn;
 }
 

@@ -106,6 +106,7 @@ class Group {
   bool broken_ = false;
   bool can_cross_ = false;
   std::uint32_t cross_from_ = kNeverCross;
+  Foretold foretold_;
   std::unique_ptr<RouteTrials> trials_;  // of the rank that decides for all, and of one that has received long messages
   bool asked_ = false;                   // whether trials pay
   std::int64_t begun_ns_ = 0;      // while a trace is recorded

@@ -13,6 +13,9 @@
 //  - Which way is taken follows from the headers alone, so all ranks take the same.
 #pragma once
 
+#include <array>
+#include <bit>
+
 #include "node/core.hpp"
 #include "node/tasks.hpp"
 
@@ -25,6 +28,7 @@ struct Large {
   bool streaming = false;
 
   bool alone = false;               // each rank sums for itself
+  bool early = false;               // all inputs were staged before the headers were published
   // Through the stages; or the pieces of a reduction, or the rounds of a swap.
   std::uint64_t segment = 0;        // which one
   std::uint64_t n_segments = 0;
@@ -38,11 +42,28 @@ struct Large {
   std::vector<std::uint64_t> pulled;  // bytes of the sums of each peer that are here
 };
 
+// Whether the kernel will copy at the next call of a size, so that staging early would be in vain: as the rank that decides
+// said, or as it always does.
+class Foretold {
+ public:
+  bool crosses(const Call& call) const { return entries_[at(call)][bits(call)]; }
+  void hear(const Call& call, bool crosses) { entries_[at(call)][bits(call)] = crosses; }
+
+ private:
+  static std::size_t at(const Call& call) { return static_cast<std::size_t>(call.collective); }
+  static std::size_t bits(const Call& call) { return static_cast<std::size_t>(std::bit_width(call.block_bytes)); }
+  std::array<std::array<bool, 65>, kCollectiveCount> entries_{};
+};
+
 // How a unit's block is cut for `workers` at a time.
 std::uint64_t chunk_bytes_for(Collective collective, std::uint64_t block_bytes, std::uint64_t n_units, int n, int n_cores);
 
 // True where the outputs of all ranks would not stay in the caches: stores past them pay for what is not read first.
 bool outgrows_caches(const Core& core);
+
+// Whether all of this rank's input, if it is plain, fits the stage before the header is published; and staging it there.
+bool fits_early(const Core& core);
+void stage_early(Core& core);
 
 Turn step_large(Core& core, Large& large);
 Turn step_mapped(Core& core, Large& large);

@@ -156,7 +156,9 @@ Turn step_mapped(Core& core, Large& large) {
 
 Turn step_large(Core& core, Large& large) {
   if (core.stage == 0) {
-    if (!core.room(kSlots)) return core.may_wait();
+    const bool early = (core.where[static_cast<std::size_t>(core.place)].flags & kStagedEarly) != 0;
+    if (!core.room(early ? kHalves : kSlots)) return core.may_wait();
+    if (early) stage_early(core);
     show_edges(core);
     large.round.open(core, 0);
     core.publish(&core.where[static_cast<std::size_t>(core.place)], sizeof(Where));

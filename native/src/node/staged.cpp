@@ -8,6 +8,9 @@
 //     each rank makes alone                                                                            taken = phase
 //   A half is written again when all ranks have taken the segment before the last.
 //
+// A message that fits a half is staged before the header is published, in the half k & 1 for collective k: who has seen all
+// headers reads it at once, and nobody waits at the end, because who has entered a collective has left the one before.
+//
 // An all_reduce of many needs the round, because every rank summing everything would read n stages n times. A reduce_scatter
 // reads each byte once without it, and two ranks move less if both sum all.
 #include <algorithm>
@@ -25,6 +28,10 @@ namespace {
 // it is an eighth of the message, so that the others copy while the root does.
 constexpr std::uint64_t kLeastSegment = 32 * 1024;
 constexpr std::uint64_t kSegmentsOfRoot = 8;
+// All of it at once: from a root only so much that the others lose little by coming after it.
+constexpr std::uint64_t kEarlyOfRoot = 64 * 1024;
+// Sums that every rank makes anew, in bytes read by each, are nearer than those that one makes for all.
+constexpr std::uint64_t kSumsAlone = 128 * 1024;
 
 enum Stage : int { kCopyIn = 10, kEveryoneIn = 11, kTasks = 12, kCopyOut = 13, kEveryoneOut = 14 };
 
@@ -40,15 +47,20 @@ std::uint64_t bytes_of(const Core& core, const Large& large) {
 }
 std::uint64_t phase_of(const Large& large) { return large.first_phase + large.segment; }
 
+std::uint64_t half_of(const Core& core, const Large& large) { return (large.early ? core.number : large.segment) % kHalves; }
+
+// How far the blocks of a message lie apart that is staged in one.
+std::uint64_t whole_segment(const Call& call) { return (call.block_bytes + 63) / 64 * 64; }
+
 // Block `block` of the input of `place` in this segment, wherever its bytes are now.
 const std::byte* source(const Core& core, const Large& large, int place, std::uint64_t block) {
   const std::byte* const mapped = core.inputs[static_cast<std::size_t>(place)];
   if (mapped != nullptr) return mapped + block * core.call.block_bytes + begin_of(large);
-  return core.members[static_cast<std::size_t>(place)].board->stage[large.segment & 1] + block * large.segment_bytes;
+  return core.members[static_cast<std::size_t>(place)].board->stage[half_of(core, large)] + block * large.segment_bytes;
 }
 
 std::byte* result(const Core& core, const Large& large, std::uint64_t block) {
-  return core.members[0].board->result[large.segment & 1] + block * large.segment_bytes;
+  return core.members[0].board->result[half_of(core, large)] + block * large.segment_bytes;
 }
 
 bool plain_output(const Core& core, int place) {
@@ -57,11 +69,25 @@ bool plain_output(const Core& core, int place) {
          core.outputs[static_cast<std::size_t>(place)] == nullptr;
 }
 
+// True where every rank has staged its input before its header.
+bool all_early(const Core& core) {
+  for (int j = 0; j < core.n; ++j) {
+    const auto i = static_cast<std::size_t>(j);
+    const bool gives = blocks_of(core.call.collective, j, core.n, core.call.root, -1).input > 0;
+    if (gives && (core.inputs[i] != nullptr || (core.where[i].flags & kStagedEarly) == 0)) return false;
+  }
+  return true;
+}
+
 // True where every rank sums what it gets by itself. Not where an input is mapped: its owner might write an output over it
 // that a peer still reads.
-bool sums_alone(const Core& core) {
+bool sums_alone(const Core& core, bool early) {
   const Collective collective = core.call.collective;
-  if (collective != Collective::reduce_scatter && (collective != Collective::all_reduce || core.n > 2)) return false;
+  const bool few = core.n <= 2 || static_cast<std::uint64_t>(core.n) * core.call.block_bytes <= kSumsAlone;
+  if (collective != Collective::reduce_scatter && (collective != Collective::all_reduce || !few) &&
+      (collective != Collective::reduce || !few || !early))
+    return false;
+  if (early) return true;
   for (int j = 0; j < core.n; ++j)
     if (core.inputs[static_cast<std::size_t>(j)] != nullptr || core.outputs[static_cast<std::size_t>(j)] != nullptr) return false;
   return true;
@@ -78,16 +104,20 @@ bool peers_read(const Core& core, const Large& large, std::uint64_t block) {
   }
 }
 
-void copy_in(Core& core, const Large& large) {
-  if (core.blocks.input == 0 || core.inputs[static_cast<std::size_t>(core.place)] != nullptr) return;
+void stage_blocks(Core& core, const Large& large) {
   const std::uint64_t nbytes = bytes_of(core, large);
-  std::byte* const stage = core.own->stage[large.segment & 1];
+  std::byte* const stage = core.own->stage[half_of(core, large)];
   for (std::uint64_t block = 0; block < core.blocks.input; ++block) {
     if (!peers_read(core, large, block)) continue;
     std::memcpy(stage + block * large.segment_bytes, core.call.input + block * core.call.block_bytes + begin_of(large), nbytes);
     core.traffic.read_bytes += nbytes;
     core.traffic.written_bytes += nbytes;
   }
+}
+
+void copy_in(Core& core, const Large& large) {
+  if (core.blocks.input == 0 || core.inputs[static_cast<std::size_t>(core.place)] != nullptr) return;
+  stage_blocks(core, large);
 }
 
 void reduce_task(Core& core, const Large& large, std::uint64_t task) {
@@ -186,15 +216,28 @@ Turn next_segment(Core& core, Large& large) {
 
 }  // namespace
 
+bool fits_early(const Core& core) {
+  const bool from_root = core.call.collective == Collective::broadcast || core.call.collective == Collective::scatter;
+  return whole_segment(core.call) * core.blocks.input <= (from_root ? kEarlyOfRoot : kStageBytes);
+}
+
+void stage_early(Core& core) {
+  Large whole;
+  whole.early = whole.alone = true;
+  whole.segment_bytes = whole_segment(core.call);
+  stage_blocks(core, whole);
+}
+
 int begin_staged(Core& core, Large& large) {
   const Call& call = core.call;
   large.segment = 0;
-  large.alone = sums_alone(core);
+  large.early = all_early(core);
+  large.alone = sums_alone(core, large.early);
   large.streaming = outgrows_caches(core) && core.call.input != core.call.output;
   large.first_phase = large.round.phase();
-  large.segment_bytes = segment_bytes_of(core);
+  large.segment_bytes = large.early ? whole_segment(call) : segment_bytes_of(core);
   large.n_segments = (call.block_bytes + large.segment_bytes - 1) / large.segment_bytes;
-  return kCopyIn;
+  return large.early ? kEveryoneIn : kCopyIn;
 }
 
 Turn step_staged(Core& core, Large& large) {
@@ -208,7 +251,7 @@ Turn step_staged(Core& core, Large& large) {
       core.stage = kEveryoneIn;
       [[fallthrough]];
     case kEveryoneIn:
-      if (!all_at_least(core, &Board::staged, phase_of(large))) return core.may_wait();
+      if (!large.early && !all_at_least(core, &Board::staged, phase_of(large))) return core.may_wait();
       if (round) {
         const std::uint64_t units = n_units(core.call.collective, core.n);
         const std::uint64_t nbytes = bytes_of(core, large);
@@ -227,6 +270,7 @@ Turn step_staged(Core& core, Large& large) {
     }
     case kCopyOut:
       copy_out(core, large);
+      if (large.early) return core.finish(true);
       core.own->taken.store(phase_of(large), std::memory_order_release);
       if (core.parking.anyone()) core.wake_all();
       return next_segment(core, large);
