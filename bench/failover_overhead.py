@@ -1,25 +1,30 @@
 """What being able to lose a NIC costs while none is lost: the same collectives with failover on and off, in turn.
 
-Two worlds of the same two ranks on two nodes, NICs not shaped, take turns, and pairs alternate in order, so that drift of the machine falls
-on both. The ratio is the median over pairs of on / off.
+Worlds of the same two ranks on two nodes, NICs not shaped, take turns, and the order of a turn alternates, so that drift of the machine
+falls on all. Where the system happened to put processes and memory stays with a World, so each round has new ones; a second World
+without failover says how far two that are the same differ (`null`). A round's ratio is the median over its turns of on / off; the
+ratio is the median over rounds, its interval of 95 % by a bootstrap over rounds.
 """
 
 from __future__ import annotations
 
 import os
+import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
 
-from ccl_lab import Topology, World, plan
+from ccl_lab import Schedule, Topology, World, plan
 
 from .record import percentiles
 
-SIZES = {"8": 300, "1KiB": 300, "64KiB": 150, "1MiB": 60, "16MiB": 8, "64MiB": 2}
-PAIRS = 40
+SIZES = {"8": 200, "1KiB": 200, "64KiB": 80, "1MiB": 20, "16MiB": 3, "64MiB": 1}
+PAIRS, ROUNDS, RESAMPLES = 12, 12, 10_000
 NICS = 4
+WORDS = {"on": "on", "off": "off", "null": "off"}
 
 
 @contextmanager
@@ -36,36 +41,67 @@ def failover(word: str) -> Iterator[None]:
 
 
 def world(word: str, topology: Topology) -> World:
+    """Its NICs are as fast as the machine."""
     with failover(word):
-        return World(topology)
+        made = World(topology)
+    for node in range(topology.n_nodes):
+        for nic in range(topology.nics_per_node):
+            made.set_nic(node, nic, 0)
+    return made
 
 
-def run(sizes: dict[str, int] | None = None, pairs: int = PAIRS) -> dict[str, Any]:
-    """Median ratios of an all_reduce with failover on to one with it off, by size."""
+def turns(worlds: dict[str, World], schedule: Schedule, repeat: int, pairs: int) -> dict[str, np.ndarray]:
+    """µs of one all_reduce in each World, by turn."""
+    times: dict[str, list[float]] = {word: [] for word in worlds}
+    names = list(worlds)
+    for turn in range(-2, pairs):
+        order = names[turn % 3 :] + names[: turn % 3]
+        for word in order if turn % 2 else reversed(order):
+            time_us = worlds[word].run(schedule, repeat=repeat).time_us
+            if turn >= 0:
+                times[word].append(time_us)
+    return {word: np.array(found) for word, found in times.items()}
+
+
+def interval(ratios: list[float]) -> dict[str, Any]:
+    """Median and its 95 % interval, by a bootstrap over rounds."""
+    rounds = np.array(ratios)
+    again = np.random.default_rng(1).choice(rounds, (RESAMPLES, len(rounds)))
+    low, high = np.percentile(np.median(again, axis=1), (2.5, 97.5))
+    return {"median": float(np.median(rounds)), "low": float(low), "high": float(high), "rounds": rounds.tolist()}
+
+
+def run(sizes: dict[str, int] | None = None, pairs: int = PAIRS, rounds: int = ROUNDS, seconds: float = 85) -> dict[str, Any]:
+    """Ratios of an all_reduce with failover on to one with it off, by size; no round begins after `seconds`."""
     topology = Topology.cluster(nodes=2, gpus_per_node=1, nics_per_node=NICS, nic_gbits_per_s=8)
+    schedules = {size: plan("all_reduce", topology, nbytes=size, algorithm="ring") for size in sizes or SIZES}
+    found: dict[str, list[dict[str, np.ndarray]]] = {size: [] for size in schedules}
+    begin = time.monotonic()
+    for _ in range(rounds):
+        if time.monotonic() - begin > seconds:
+            break
+        with ExitStack() as stack:
+            worlds = {name: stack.enter_context(world(word, topology)) for name, word in WORDS.items()}
+            for size, schedule in schedules.items():
+                found[size].append(turns(worlds, schedule, (sizes or SIZES)[size], pairs))
     rows = []
-    with world("on", topology) as on, world("off", topology) as off:
-        for each in (on, off):
-            for node in range(2):
-                for nic in range(NICS):
-                    each.set_nic(node, nic, 0)
-        for size, repeat in (sizes or SIZES).items():
-            schedule = plan("all_reduce", topology, nbytes=size, algorithm="ring")
-            times: dict[str, list[float]] = {"on": [], "off": []}
-            for pair in range(-2, pairs):
-                turns = (("on", on), ("off", off)) if pair % 2 else (("off", off), ("on", on))
-                for word, where in turns:
-                    trace = where.run(schedule, repeat=repeat)
-                    if pair >= 0:
-                        times[word].append(trace.time_us)
-            ratios = np.array(times["on"]) / np.array(times["off"])
-            rows.append({"bytes": schedule.nbytes, "repeat": repeat, "on_us": percentiles(times["on"]),
-                         "off_us": percentiles(times["off"]), "ratio": percentiles(ratios)})  # fmt: skip
-    worst = max(rows, key=lambda row: row["ratio"]["p50"])
+    for size, times in found.items():
+        row = {"bytes": schedules[size].nbytes, "repeat": (sizes or SIZES)[size], "turns": pairs}
+        for name in ("on", "null"):
+            row["ratio" if name == "on" else name] = interval([float(np.median(each[name] / each["off"])) for each in times])
+        row |= {f"{name}_us": percentiles(np.concatenate([each[name] for each in times]).tolist()) for name in WORDS}
+        rows.append(row)
+    worst = max(rows, key=lambda row: row["ratio"]["median"])
     return {
-        "summary": f"failover on / off: median ratio {np.median([row['ratio']['p50'] for row in rows]):.3f}, "
-        f"worst {worst['ratio']['p50']:.3f} at {worst['bytes']:,} bytes",
+        "summary": f"failover on / off: median ratio {np.median([row['ratio']['median'] for row in rows]):.3f}, worst "
+        f"{worst['ratio']['median']:.3f} ({worst['ratio']['low']:.3f} to {worst['ratio']['high']:.3f}) at {worst['bytes']:,} bytes",
         "topology": topology.to_dict(),
         "algorithm": "ring",
         "rows": rows,
     }
+
+
+if __name__ == "__main__":
+    for row in run({size: SIZES[size] for size in sys.argv[1:]} or None)["rows"]:
+        each = (f"{name} {row[name]['median']:.3f} ({row[name]['low']:.3f} to {row[name]['high']:.3f})" for name in ("ratio", "null"))
+        print(row["bytes"], *each, f"off {row['off_us']['p50']:.1f} us", flush=True)

@@ -48,6 +48,7 @@ class Ranks:
         self._closing = False
         self._epoch = 0
         self._replies: dict[tuple[str, int], dict[int, Reply]] = {}
+        self._suspects: dict[int, float] = {}  # who was silent, and for how long, when the first rank told that its run timed out
         self._changed = threading.Condition()
         # Weak: ranks that nobody holds any more must end although threads listen to them.
         self._server = ForkServer(_weakly(self._exited))
@@ -98,6 +99,8 @@ class Ranks:
             return
         number = int(message.get("run", message.get("epoch", 0)))
         with self._changed:
+            if message["t"] == "ended" and _timed_out(message):
+                self._suspects = self._suspects or self.suspicion.silent
             self._replies.setdefault((message["t"], number), {})[rank] = message
             self._changed.notify_all()
 
@@ -139,26 +142,56 @@ class Ranks:
     ) -> dict[int, Reply]:
         """Answers of kind `kind` to request `number`, by rank, when all have come (`of_living`: of all that are not lost).
 
-        Raises PeerLostError if a rank died (unless `of_living`), OpTimeout naming who did not answer.
+        Raises PeerLostError if a rank died (unless `of_living`), OpTimeout naming who did not answer: as soon as all others have
+        and one of them timed out, where who is left is silent.
         """
         want = set(self.ids)
+        self._suspects = {}
 
         def have() -> set[int]:
             # A lost rank counts once it is known how it ended, else what its peers saw of it would be told for the reason.
             lost = self._hub.lost if of_living and self.dead else set()
             return set(self._replies.get((kind, number), {})) | lost
 
-        self._wait_for(lambda: want <= have() or (self.dead is not None and not of_living), timeout_s)
+        def told() -> dict[int, Reply]:
+            return {who: reply for who, reply in self._replies.get((kind, number), {}).items() if _timed_out(reply)}
+
+        def in_vain() -> bool:
+            return bool(told()) and want - have() <= self.suspicion.silent.keys()
+
+        self._wait_for(lambda: want <= have() or (self.dead is not None and not of_living) or in_vain(), timeout_s)
         with self._changed:
             missing = sorted(want - have())
             if missing and self.dead is not None and not of_living:
                 raise self.dead
+            if missing and told() and not self.dead:
+                self._suspects = self.suspicion.silent or self._suspects
+                errors = {who: from_wire(reply["error"]) for who, reply in told().items()}
+                raise self.judged(errors[min(errors)], errors)
             if missing:
                 some = f"{missing[:8]}{'…' if len(missing) > 8 else ''}"
                 message = f"ranks {some} of {self.n} have not {what} within {timeout_s:g} s."
                 raise OpTimeout(message, rank=missing[0])
             found = self._replies.pop((kind, number), {})
             return {rank: found[who] for rank, who in enumerate(self.ids) if who in found}
+
+    def judged(self, error: CclError, errors: dict[int, CclError]) -> CclError:
+        """The error of a run: where ranks timed out while one said nothing, that one is to be named, and not whom they waited for.
+
+        `errors`: by rank, what each saw; the evidence.
+        """
+        if not isinstance(error, OpTimeout) or not self._suspects:
+            return error
+        who = max(self._suspects, key=lambda each: (self._suspects[each], -each))
+        rank = self.ids.index(who)
+        timeouts = [errors[each] for each in sorted(errors) if isinstance(errors[each], OpTimeout) and each != rank]
+        seen = list(dict.fromkeys(str(each) for each in timeouts))  # who was stopped by another's timeout tells that one
+        more = f" and {len(seen) - 4} more" if len(seen) > 4 else ""
+        message = (
+            f"rank {rank} does not answer: it said nothing for {self._suspects[who]:g} s while the others waited; its process is stopped, "
+            f"or cannot run. What the others saw: {' | '.join(seen[:4])}{more}"
+        )
+        return OpTimeout(message, rank=rank)
 
     def _wait_for(self, over: Callable[[], bool], timeout_s: float) -> None:
         """Returns when it is `over`, or after `timeout_s`; meanwhile who says nothing is suspected."""
@@ -178,6 +211,8 @@ class Ranks:
         try:
             self.answers("was_reset", self._epoch, self._options.start_timeout_s, "reset after a failed run")
             self._hub.new_epoch()
+            with self._changed:
+                self._replies.clear()  # what ranks said late of the failed run came before
         except CclError as error:
             self._die(
                 PeerLostError(f"the world could not recover from a failed run: {error}", rank=error.rank)
@@ -194,6 +229,11 @@ class Ranks:
         if self.netns:
             self.netns.close()
         self.segments.clear()  # views that a run handed out keep their own mapping
+
+
+def _timed_out(reply: Reply) -> bool:
+    """Whether a rank says that it waited in vain."""
+    return bool(reply.get("error")) and isinstance(from_wire(reply["error"]), OpTimeout)
 
 
 def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:

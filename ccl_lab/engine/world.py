@@ -319,10 +319,11 @@ class World:
             raise self._ranks.dead
         if run.errors:
             # What a rank saw itself says more than that it was stopped, and more than that another one stopped.
-            raise min(
+            first = min(
                 run.errors.values(),
                 key=lambda e: (isinstance(e, AbortedError), isinstance(e, PeerLostError), e.rank),
             )
+            raise self._ranks.judged(first, run.errors)
         return {rank: reply["times"] for rank, reply in replies.items()}
 
     def _cancel(self, run: Run, reason: str) -> None:

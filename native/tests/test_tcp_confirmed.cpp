@@ -133,8 +133,13 @@ TEST(all_kinds_of_ops_share_a_path) {
   });
 }
 
-TEST(a_confirmation_is_sent_when_it_is_worth_it) {
+// `op_id`: -1, of no schedule: whoever waits for it later says nothing more.
+void confirm_in_time(std::int32_t op_id, std::int64_t delay_ns, std::uint64_t many) {
   Ranks ranks;
+  const auto post = [&](int from, Put put) {
+    put.tag.op_id = op_id;
+    CHECK_OK(ranks.transport(from).put(put));
+  };
   std::vector<std::byte> source(256 * 1024);
   const std::int64_t start = 1'000'000'000;
   const auto poll_all = [&](std::int64_t at) {
@@ -143,41 +148,47 @@ TEST(a_confirmation_is_sent_when_it_is_worth_it) {
   };
   poll_all(start);
   // Little, and nobody waits: after a while. A sleeper is told when.
-  CHECK_OK(ranks.transport(0).put(make_put(1, source.data(), 100, 0, 0)));
+  post(0, make_put(1, source.data(), 100, 0, 0));
   poll_all(start);
   CHECK_EQ(ranks.heard(1).size(), std::size_t{1});
   CHECK(ranks.done(0).empty());
   std::vector<pollfd> descriptors;
   std::int64_t wake_ns = INT64_MAX;
   ranks.transport(1).wait_set(descriptors, wake_ns);
-  CHECK_EQ(wake_ns, start + Bundle::kAckDelayNs);
+  CHECK_EQ(wake_ns, start + delay_ns);
   poll_all(wake_ns - 1);
   CHECK(ranks.done(0).empty());
   poll_all(wake_ns);
   CHECK_EQ(ranks.done(0).size(), std::size_t{1});
   // Somebody waits: at once.
-  CHECK_OK(ranks.transport(0).put(make_put(1, source.data(), 100, 0, 1, true)));
+  post(0, make_put(1, source.data(), 100, 0, 1, true));
   poll_all(wake_ns);
   CHECK_EQ(ranks.done(0).size(), std::size_t{2});
   // Much: at once, for all that came so far.
-  for (std::uint32_t i = 2; i < 5; ++i) CHECK_OK(ranks.transport(0).put(make_put(1, source.data(), source.size(), 0, i)));
+  const auto last = static_cast<std::uint32_t>(many / source.size() + 2);
+  for (std::uint32_t i = 2; i < last; ++i) post(0, make_put(1, source.data(), source.size(), 0, i));
   poll_all(wake_ns);
-  CHECK(ranks.done(0).size() >= 4 && ranks.heard(1).size() == 5);
+  CHECK(ranks.done(0).size() == last && ranks.heard(1).size() == last);
   // Something goes the other way: with it.
   const std::size_t before = ranks.done(0).size();
-  CHECK_OK(ranks.transport(0).put(make_put(1, source.data(), 100, 0, 5)));
+  post(0, make_put(1, source.data(), 100, 0, last));
   poll_all(wake_ns);
   CHECK_EQ(ranks.done(0).size(), before);
-  CHECK_OK(ranks.transport(1).put(make_put(0, source.data(), 100, 0, 0)));
+  post(1, make_put(0, source.data(), 100, 0, 0));
   poll_all(wake_ns);
-  CHECK_EQ(ranks.done(0).size(), std::size_t{6});
+  CHECK_EQ(ranks.done(0).size(), std::size_t{last} + 1);
   // Many small ones: at once, since who sends them may have a window of so many.
-  for (std::uint32_t i = 6; i < 6 + Bundle::kAckNotices; ++i) CHECK_OK(ranks.transport(0).put(make_put(1, source.data(), 1, 0, i)));
+  for (std::uint32_t i = last + 1; i < last + 1 + Bundle::kAckNotices; ++i) post(0, make_put(1, source.data(), 1, 0, i));
   poll_all(wake_ns);
-  CHECK_EQ(ranks.done(0).size(), std::size_t{6} + Bundle::kAckNotices);
+  CHECK_EQ(ranks.done(0).size(), std::size_t{last} + 1 + Bundle::kAckNotices);
   wake_ns = INT64_MAX;
   ranks.transport(1).wait_set(descriptors, wake_ns);
   CHECK_EQ(wake_ns, INT64_MAX);
+}
+
+TEST(a_confirmation_is_sent_when_it_is_worth_it) {
+  confirm_in_time(-1, Bundle::kAckDelayNs, Bundle::kAckBytes);
+  confirm_in_time(7, Bundle::kScheduledAckDelayNs, Bundle::kScheduledAckBytes);
 }
 
 TEST(a_path_is_retired_in_the_middle_and_added_again) {

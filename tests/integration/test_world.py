@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 
 import numpy as np
@@ -111,6 +112,32 @@ def test_deadline_names_what_is_blocked(cluster):
         except (OpTimeout, AbortedError) as error:
             assert "rank" in str(error)
         world.run(ccl.plan("all_reduce", cluster, "64KiB"))
+
+
+@pytest.mark.parametrize("timeout", [3.0, 0.6])
+def test_a_timeout_names_who_is_stopped_and_not_whom_a_rank_waited_for(timeout: float):
+    """In a ring of four, rank 0 waits for rank 3, that for rank 2 and that for rank 1, which is stopped: all time out."""
+    ring = ccl.Topology.cluster(nodes=4, gpus_per_node=1, nics_per_node=1, nic_gbits_per_s=0.1)
+    schedule = ccl.plan("all_reduce", ring, "4MiB", algorithm="ring")
+    with ccl.World(ring) as world:
+        world.all_reduce("64KiB", algorithm="ring")
+        culprit = world.status()["pids"][1]
+        run = world.start(schedule, timeout=timeout)
+        while run.state == "preparing":
+            time.sleep(0.001)
+        os.kill(culprit, signal.SIGSTOP)
+        back = threading.Timer(6, os.kill, (culprit, signal.SIGCONT))  # the World waits for it before it can go on
+        back.start()
+        try:
+            with pytest.raises(OpTimeout, match="rank 1 does not answer: it said nothing for") as caught:
+                run.wait(60)
+        finally:
+            back.cancel()
+            os.kill(culprit, signal.SIGCONT)
+        assert caught.value.rank == 1
+        assert "What the others saw: " in str(caught.value) and "did not end within" in str(caught.value)
+        world.all_reduce("64KiB", algorithm="ring")
+        assert not world._ranks._replies  # nothing is kept of the run that failed
 
 
 def test_runs_repeat_and_queue(world):

@@ -14,8 +14,19 @@ namespace {
 // The half of what a receiver can keep: segments of several paths may be ahead.
 constexpr std::uint32_t kMostAhead = SegmentOrder::kMostAhead / 2;
 
+// Every descriptor more makes a sleep dearer, by a microsecond in all. Most sleeps end with the next segment, so messages are
+// waited for by those that last longer.
+constexpr std::int64_t kShortSleepNs = 1'000'000;
+
 std::uint64_t segment_cookie(std::uint32_t path, std::uint32_t generation) {
   return std::uint64_t{path} << 32 | generation;
+}
+
+template <class T>
+void hand_over(std::vector<T>& from, std::vector<T>& to) {
+  if (from.empty()) return;
+  to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
+  from.clear();
 }
 
 }  // namespace
@@ -394,11 +405,10 @@ int Rails::poll(std::int64_t now_ns, std::vector<Completion>& completions, std::
     if (peers_[i].queued) pump(peers_[i]);
   for (std::size_t i = 0; n_readings_ > 0 && i < readings_.size(); ++i)
     if (readings_[i].live && !readings_[i].posted && post_reading(readings_[i])) ++did;
-  completions.insert(completions.end(), std::make_move_iterator(ready_.begin()), std::make_move_iterator(ready_.end()));
-  events.insert(events.end(), std::make_move_iterator(lost_.begin()), std::make_move_iterator(lost_.end()));
   did += static_cast<int>(ready_.size() + lost_.size());
-  ready_.clear();
-  lost_.clear();
+  hand_over(ready_, completions);
+  hand_over(lost_, events);
+  if (did > 0) did_ns_ = now_ns;
   return did;
 }
 
@@ -435,7 +445,9 @@ void Rails::landed(const Path& path, const Notice& notice) {
 
 void Rails::wait_set(std::vector<pollfd>& descriptors, std::int64_t& wake_ns) const {
   transport_.wait_set(descriptors, wake_ns);
-  messenger_.wait_set(descriptors, wake_ns);
+  const bool brief = n_retiring_ == 0 && now_ns_ - did_ns_ < kShortSleepNs;
+  if (brief) wake_ns = std::min(wake_ns, did_ns_ + kShortSleepNs);
+  else messenger_.wait_set(descriptors, wake_ns);
   wake_ns = std::min(wake_ns, watch_ns_);
   if (localizer_ != nullptr) wake_ns = std::min(wake_ns, localizer_->wake_ns());
 }

@@ -227,6 +227,7 @@ class Rails final : public Receiver {
   std::size_t n_retiring_ = 0;
   std::size_t n_queued_ = 0;         // peers whose lanes have work that no path took
   std::int64_t watch_ns_ = 0;        // when paths are looked at next
+  std::int64_t did_ns_ = 0;          // when something was moved, or heard
 
   std::vector<Completion> arrived_;  // of the transport
   std::vector<LinkEvent> failures_;

@@ -83,11 +83,12 @@ Status Bundle::tell(const Mark& mark, std::int64_t now_ns) {
     return Status(Code::link_down, "bad frame: it carries a notice, and nobody on this rank hears of those; fault handling is "
                                    "off here and on at the peer");
   const std::int64_t delay_ns = faults_ == nullptr ? 0 : waits();
-  if (mark.urgent || landed_bytes_ >= kAckBytes || ++landed_notices_ >= kAckNotices) {
+  const std::uint64_t many = mark.scheduled ? kScheduledAckBytes : kAckBytes;
+  if (mark.urgent || landed_bytes_ >= many || ++landed_notices_ >= kAckNotices) {
     ack_ns_ = std::min(ack_ns_, now_ns + delay_ns);
     ack_due_ = ack_due_ || delay_ns == 0;
-  } else if (ack_ns_ == INT64_MAX && !ack_due_) {
-    ack_ns_ = now_ns + kAckDelayNs + delay_ns;
+  } else if (!ack_due_) {
+    ack_ns_ = std::min(ack_ns_, now_ns + (mark.scheduled ? kScheduledAckDelayNs : kAckDelayNs) + delay_ns);
   }
   context_.receiver->landed({name_.peer, name_.nic, name_.peer_nic}, mark.notice);
   return {};

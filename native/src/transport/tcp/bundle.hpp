@@ -7,7 +7,7 @@
 //   post ─► item ─► next_of_put(): a segment ─► whichever connection has room ─► done_with() ─► completion
 //                                                          (after the last segment of the item; a confirmed one after acked())
 //   landed() ─► signal raised │ receiver told ─► an ack is owed ─► in the next header that goes the other way, or by itself:
-//                at once when the sender waits, kAckBytes or kAckNotices landed; after kAckDelayNs otherwise
+//                at once when the sender waits, kAckBytes or kAckNotices landed; after kAckDelayNs otherwise (more of a schedule)
 //
 // Invariants
 //  - Segments of puts are numbered in posting order, over all connections; only the last of a put carries its signal or notice.
@@ -73,6 +73,9 @@ class Bundle {
   static constexpr std::uint64_t kAckBytes = 512 * 1024;
   static constexpr std::uint32_t kAckNotices = 32;
   static constexpr std::int64_t kAckDelayNs = 200'000;
+  // Of puts of a schedule: which of them somebody waits for is marked in them, and the others only fill their sender's window.
+  static constexpr std::uint64_t kScheduledAckBytes = 1024 * 1024;
+  static constexpr std::int64_t kScheduledAckDelayNs = 1'000'000;
 
   Bundle(const TcpContext& context, ConnectionName name, SignalOrder& order)
       : context_(context), name_(name), order_(order), segment_(context.first_number), landed_(context.first_number) {}
@@ -104,7 +107,7 @@ class Bundle {
   // The payload of a segment of the peer has been written.
   Status landed(const FrameHeader& frame, std::int64_t now_ns) {
     landed_bytes_ += frame.nbytes;
-    const Mark mark{{frame.lane, frame.number, frame.signal, frame.sequence}, frame.notice, frame.urgent};
+    const Mark mark{{frame.lane, frame.number, frame.signal, frame.sequence}, frame.notice, frame.urgent, frame.op_id >= 0};
     return landed_.landed(frame.segment, mark, [this, now_ns](const Mark& next) {
       if (next.noticed) return tell(next, now_ns);
       return next.notice.signal < 0 ? Status()
@@ -171,6 +174,7 @@ class Bundle {
     Notice notice;
     bool noticed = false;
     bool urgent = false;
+    bool scheduled = false;
   };
   struct Unconfirmed {
     std::uint32_t segment = 0;  // the last one of the item
