@@ -86,19 +86,22 @@ def run_stats(arguments: argparse.Namespace) -> int:
         _print_import(trace)
     else:
         print(f"\n{trace.stats()}")
+        _print_clock(trace.meta.get("clock"))
     return 0
 
 
+def _print_clock(clock: dict[str, Any] | None) -> None:
+    if not clock:
+        return
+    moved = ", ".join(f"rank {rank} {offset:+.3g}" for rank, offset in list(clock["offset_us"].items())[:16])
+    left, off_by = clock.get("residual_us"), clock.get("off_by_us")
+    known = f"; left over: median {left['median']:.3g}, at most {left['max']:.3g}" if left else ""
+    known += f"; off by at most {max(off_by.values()):.3g}" if off_by else ""
+    print(f"\nClocks, by the {clock['method']} (µs): {moved}{known}")
+
+
 def _print_import(trace: Any) -> None:
-    clock = trace.meta.get("clock")
-    if clock:
-        moved = ", ".join(
-            f"rank {rank} {offset:+.3g}" for rank, offset in list(clock["offset_us"].items())[:16]
-        )
-        left = clock["residual_us"]
-        print(
-            f"\nClocks, by the {clock['method']} (µs): {moved}; left over: median {left['median']:.3g}, at most {left['max']:.3g}"
-        )
+    _print_clock(trace.meta.get("clock"))
     print("\nClassified as (class, library, names, spans, time in µs, for example):")
     for row in trace.meta.get("classified") or ():
         counts = f"{row['names']:>5}  {row['spans']:>8}  {row['time_us']:>12.1f}"

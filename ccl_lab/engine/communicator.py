@@ -444,16 +444,9 @@ class Communicator(Exchanging, Windowing):
             yield
 
     def trace(self) -> Trace:
-        """This rank's spans since the last call."""
-        meta = {
-            "source": "measured",
-            "n_ranks": self.size,
-            "topology": self.topology.to_dict(),
-            "labels": {"rank": self.rank},
-            **self._computing.meta,
-        }
-        records = self._member.engine.drain_spans()
-        return Trace.from_records(records, self.rank, int(self.topology.node_of[self.rank]), meta)
+        """This rank's spans since the last call, on the clock of the host of rank 0; how far its own is from that is in meta's
+        `clock`. `Trace.concat` makes one trace of those of all ranks."""
+        return self._member.trace(self._computing.meta)
 
     def memory(self) -> dict[str, int]:
         """Bytes this rank holds, by what for; and the bytes its collectives within the node have read and written so far."""

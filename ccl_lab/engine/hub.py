@@ -5,8 +5,8 @@ in the notebook process (World) or in rank 0 (init). Is not: the data path, nor 
 Invariants: the first abort of an epoch is the one every rank hears; a lost rank is told to all others once; who gives up waiting
 hears from the hub who is missing, and who does not hear from the hub either names the rank that holds it.
 
-    spoke → hub   gather{name, value}  late{name, seconds}  abort{error}  pong{}  leave{}   and whatever the owner handles
-    hub → spoke   gathered{name, values | gone | late}  abort{error}  ping{}                and whatever the owner sends
+    spoke → hub   gather{name, value}  late{name, seconds}  abort{error}  pong{}  clock{sent}  leave{}   and what the owner handles
+    hub → spoke   gathered{name, values | gone | late}  abort{error}  ping{}  clock{sent, hub}            and what the owner sends
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import selectors
 import socket
 import struct
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
@@ -45,6 +46,7 @@ class Hub:
         self.n_ranks, self._handle, self._on_lost = n_ranks, handle, on_lost
         self.members: tuple[int, ...] = tuple(range(n_ranks))
         self.open = False  # True: also takes those who are to be members later
+        self.clock = time.monotonic_ns  # that of spans
         self.asks = False  # True: before it tells that a rank gave up waiting, it looks for one that is silent
         self._telling = threading.RLock()  # who counts, and what they are told, change one at a time
         self._sockets: dict[int, socket.socket] = {}
@@ -241,6 +243,8 @@ class Hub:
                     self.broadcast({"t": "gathered", "name": name, "values": [values[r] for r in self.members]})
                 else:
                     self._give_up_gathers()
+        elif kind == "clock":
+            self.send(rank, {"t": "clock", "sent": message["sent"], "hub": self.clock()})
         elif kind == "late":
             self._tell_late(str(message["name"]), float(message["seconds"]))
         elif kind == "abort":
@@ -293,6 +297,7 @@ class Spoke:
         self._gathered: dict[str, Message] = {}
         self._aborted: CclError | None = None
         self._turn: int | None = None
+        self._times: tuple[int, int, int] | None = None
         self._closed = self.lost = False
         self._thread = threading.Thread(target=self._serve, name="ccl_lab-spoke", daemon=True)
 
@@ -391,6 +396,14 @@ class Spoke:
             f"{self._hub} does not answer: its process is stopped, or cannot run. Seen here: {error}", rank=self.holder
         )
 
+    def hub_clock(self, timeout_s: float) -> tuple[int, int, int] | None:
+        """(when it was asked, the hub's clock, when the answer came), ns; None if none came in time."""
+        sent = time.monotonic_ns()
+        self.send({"t": "clock", "sent": sent})
+        with self._changed:
+            self._changed.wait_for(lambda: (self._times and self._times[0] == sent) or self.lost, timeout_s)
+            return self._times if self._times and self._times[0] == sent else None
+
     @property
     def aborted(self) -> CclError | None:
         """The error the hub told everybody, if it told one."""
@@ -411,7 +424,12 @@ class Spoke:
                 message, blob = wire.receive(self._sock)
             except (ConnectError, OSError):
                 break
-            if message.get("t") == "gathered":
+            if message.get("t") == "clock":
+                times = int(message["sent"]), int(message["hub"]), time.monotonic_ns()
+                with self._changed:
+                    self._times = times
+                    self._changed.notify_all()
+            elif message.get("t") == "gathered":
                 with self._changed:
                     self._gathered[message["name"]] = message
                     self._changed.notify_all()

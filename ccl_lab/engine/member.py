@@ -24,7 +24,8 @@ from ..errors import CclError, ConfigError, ConnectError, OpTimeout, ShapeError,
 from ..ir import Schedule
 from ..ir.layout import Layout
 from ..topo import Topology
-from . import verbs, wire
+from ..trace import Trace
+from . import clock, verbs, wire
 from .acceptor import Acceptor
 from .hub import Spoke
 from .lower import Mask, fusible, links_needed, lower, plan_hash
@@ -136,6 +137,7 @@ class Member:
         self.on_unreached: Callable[[CclError], CclError] = lambda error: error
         self._dialling: dict[int, socket.socket] = {}  # by thread
         self._early: list[tuple[int, wire.Hello, socket.socket]] = []
+        self._clock = clock.HubClock(spoke)
         self._programs: OrderedDict[tuple[Any, ...], tuple[Any, list[tuple[int, int, int]]]] = OrderedDict()
         same_host = (
             topology.n_ranks if topology.emulated else int((topology.node_of == topology.node_of[rank]).sum())
@@ -162,6 +164,20 @@ class Member:
         except BaseException:
             self.close()
             raise
+
+    def trace(self, meta: dict[str, Any]) -> Trace:
+        """The spans since the last call, on the hub's clock; `meta`: what else is to be said."""
+        records, offset = self.engine.drain_spans(), self._clock.offset()
+        said = {
+            "source": "measured",
+            "n_ranks": self.topology.n_ranks,
+            "topology": self.topology.to_dict(),
+            "labels": {"rank": self.rank},
+            **clock.note(offset, self.rank),
+            **meta,
+        }
+        node = int(self.topology.node_of[self.rank])
+        return Trace.from_records(clock.moved(records, offset), self.rank, node, said)
 
     def _join(self) -> list[dict[str, Any]]:
         card = {

@@ -115,7 +115,8 @@ class Trace:
 
     @classmethod
     def concat(cls, traces: Iterable[Trace]) -> Trace:
-        """All spans one after the other. Meta keeps what all traces agree on; `drops` are added up."""
+        """All spans one after the other. Meta keeps what all traces agree on; `drops` are added up, what each rank's `clock`
+        says is put together."""
         parts = list(traces)
         if not parts:
             return cls()
@@ -125,6 +126,8 @@ class Trace:
         meta = {k: v for k, v in first.items() if all(k in p.meta and p.meta[k] == v for p in parts[1:])}
         if any("drops" in part.meta for part in parts):
             meta["drops"] = sum(int(part.meta.get("drops", 0)) for part in parts)
+        if "clock" not in meta and (clock := _clocks([part.meta.get("clock") for part in parts])):
+            meta["clock"] = clock
         return cls._of(columns, meta)
 
     # Values
@@ -470,3 +473,19 @@ def _value(name: str, item: Any) -> int:
     raise UsageError(
         f"{name}={item!r} is a {type(item).__name__}: expected a number, a name or a collection of those."
     )
+
+
+def _clocks(clocks: list[Mapping[str, Any] | None]) -> dict[str, Any] | None:
+    """What the clocks of several ranks were moved by, where all were found in the same way; else None."""
+    joint: dict[str, Any] = {}
+    for clock in clocks:
+        if not clock:
+            return None
+        for key, value in clock.items():
+            known = joint.setdefault(key, {} if isinstance(value, Mapping) else value)
+            if not isinstance(value, Mapping):
+                if known != value:
+                    return None
+            elif any(known.setdefault(rank, of_rank) != of_rank for rank, of_rank in value.items()):
+                return None
+    return joint

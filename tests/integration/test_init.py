@@ -116,6 +116,36 @@ GOOD = """
 """
 
 
+SKEWED = """
+    import time
+    from ccl_lab.engine import hub
+    ahead = 3_000_000_000 * (int(os.environ["CCL_LAB_RANK"]) == 1)
+    class Clock:
+        monotonic_ns = staticmethod(lambda: time.monotonic_ns() + ahead)
+    hub.time = Clock
+    with ccl.init() as comm:
+        comm.all_reduce(np.ones(1000, np.float32))
+        begun = comm.trace()
+        comm.all_reduce(np.ones(100_000, np.float32))
+        trace = comm.trace()
+        clock = trace.meta["clock"]
+        assert abs(clock["offset_us"][str(comm.rank)] - ahead / 1e3) <= clock["off_by_us"][str(comm.rank)], clock
+        print("began", int(trace.columns["begin_ns"].min()) + ahead, len(begun) > 0)
+        comm.barrier()
+"""
+
+
+def test_traces_of_hosts_with_other_clocks_are_on_one() -> None:
+    """Rank 1 is told that its clock is 3 s ahead of the hub's: its spans, of one and the same clock in truth, are moved by that."""
+    began = []
+    for status, output in launch(SKEWED, n=2):
+        assert status == 0, output
+        _, at, some = output.split()
+        assert some == "True"
+        began.append(int(at))
+    assert abs(began[0] - began[1]) < 1_500_000_000
+
+
 @pytest.mark.parametrize("style", ["ccl", "torchrun", "mpirun", "srun"])
 def test_every_collective_under_every_launcher(style):
     for status, output in launch(GOOD, style):
