@@ -359,6 +359,12 @@ class ElasticCommunicator:
         raise UnsupportedError("register in an elastic job: its memory is never mapped by peers, since a member that was left out "
                                "could still write there. Use arrays as they are.")  # fmt: skip
 
+    def window(self, memory: Any, **_: Any) -> Any:
+        """Refused: whoever puts would not know that the members, and with them the memory it puts to, have changed."""
+        raise UnsupportedError("window in an elastic job: the memory of a window, and the counts of its signals, belong to one set of "
+                               "members and go with it, and a put to a member that was lost cannot be done again by the others. Use "
+                               "send and recv, or all_to_allv, which end in every epoch; or init() without elastic=True.")  # fmt: skip
+
     def trace(self) -> Trace:
         """This rank's spans of this epoch since the last call."""
         return self._communicator(self._job.checked()).trace()

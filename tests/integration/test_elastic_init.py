@@ -361,6 +361,8 @@ def test_point_to_point_and_memory_of_an_elastic_job():
         if me == 1: assert (comm.recv(np.zeros(5), 0) == x).all()
         try: comm.register(np.zeros(9)); raise SystemExit(1)
         except UnsupportedError as error: assert "never mapped" in str(error)
+        try: comm.window("1MiB"); raise SystemExit(1)
+        except UnsupportedError as error: assert "one set of members" in str(error) and "without elastic=True" in str(error)
         try: comm.all_reduce(x, async_op=True); raise SystemExit(1)
         except UnsupportedError as error: assert "async_op" in str(error)
         assert comm.empty((2, 3)).shape == ccl.empty((2, 3)).shape == (2, 3)
