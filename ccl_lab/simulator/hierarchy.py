@@ -141,7 +141,7 @@ def _rings(loops: RingLoops, topology: Topology, sizes: I64, nominal_bytes: int,
     slices = before.begin_ps.shape[2]
     ends = np.zeros((2, nodes, group, slices), np.int64)
     known: dict[Any, tuple[I64, I64, I64]] = {}
-    counts = {"units": 0, "rounds": 0, "jumped": 0}
+    counts = {"units": 0, "rounds": 0, "jumped": 0, "merged": 0}
     for members in _coupled(rows, local):
         place = np.maximum(loops.slice_of[members], 0)
         begin = tuple(times[:, local[members][:, None], place][before.class_of] for times in (before.begin_ps, before.begin_batch))

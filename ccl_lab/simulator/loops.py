@@ -106,12 +106,13 @@ def turned_onto_itself(columns: list[npt.NDArray[Any]]) -> int:
 
 def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: Topology, sizes: I64, nominal_bytes: int,
              alpha_ps: int, *, memory_free_ps: I64 | None = None, begin: tuple[I64, I64] | None = None, merge: bool = True,
-             jumps: bool = True, known: dict[Any, Any] | None = None,
+             jumps: bool = True, merged: bool = False, known: dict[Any, Any] | None = None,
              changes: Changes = NONE) -> tuple[I64, I64, I64, dict[str, int]]:  # fmt: skip
     """(finish_ps [units, chains, stations], end_ps and end_batch [units, chains, slices], counts of rounds) of some rings.
 
     sizes: bytes [chains, slices, depth, 1 or length]; nominal_bytes: of each in nominal time. memory_free_ps like rows; begin: ps and
-    batch [units, chains, slices] at which slices may begin. known: results by what they depend on; rings found there are not evaluated
+    batch [units, chains, slices] at which slices may begin. merged: chains go on each by itself from the start (for tests; else only where
+    going round by round fails), and `counts` are of messages, not of rounds. known: results by what they depend on; rings found there are not evaluated
     again. Raises Inapplicable.
     """
     units, chains, stations = rows.shape
@@ -126,13 +127,13 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
     if known is not None and turn < units and all((link < 0).all() for link in where):  # others are hardly ever met twice
         key = (turn, hashlib.sha256(b"".join(column.tobytes() for column in (*kept, sizes))).digest())
     if known is not None and key in known:
-        return (*known[key], {"units": 0, "rounds": 0, "jumped": 0})
+        return (*known[key], {"units": 0, "rounds": 0, "jumped": 0, "merged": 0})
     finish = np.zeros(turn * chains * stations, np.int64)
     ends = np.zeros((2, turn * chains * slices), np.int64)
     none = np.zeros(0, np.int64)
     names = ("memory", "link_a", "link_b", "memory_bytes_per_s", "a_bytes_per_s", "b_bytes_per_s", "latency_ps", "ticks", "late_ps",
              "ready_ps", "memory_free_ps", "begin_ps", "begin_batch")  # fmt: skip
-    status, rounds, jumped = _core.simulate_rings({
+    input_columns = {
         "units": turn, "chains": chains, "stations": stations, "depth": loops.depth, "steps": loops.steps, "reducing": loops.reducing,
         "alpha_ps": alpha_ps, "nominal_bytes": nominal_bytes, "n_sizes": sizes.shape[-1],
         "copies": loops.copies, "passes_on": loops.in_node, "jumps": jumps,
@@ -142,21 +143,25 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
         "finish_ps": finish, "end_ps": ends[0], "end_batch": ends[1], "all_links": len(topology.links), **changes.columns(),
         **{name: np.ascontiguousarray(link[: turn if changes else 0], np.int32).ravel()
            for name, link in (("all_a", rows.a), ("all_b", rows.b))},
-    })  # fmt: skip
+    }  # fmt: skip
+    status, rounds, jumped = _core.simulate_rings({**input_columns, "merged": merged})
+    if status == _DISORDER and not merged:  # some chains overtake others
+        merged = True
+        status, rounds, jumped = _core.simulate_rings({**input_columns, "merged": True})
     _check(status)
     copies = units // turn
     shaped = (np.tile(finish.reshape(turn, chains, stations), (copies, 1, 1)),
               *(np.tile(end.reshape(turn, chains, slices), (copies, 1, 1)) for end in ends))
     if known is not None and key is not None:
         known[key] = shaped
-    return (*shaped, {"units": turn, "rounds": rounds, "jumped": jumped})
+    return (*shaped, {"units": turn, "rounds": rounds, "jumped": jumped, "merged": rounds if merged else 0})
 
 
 def _check(status: int) -> None:
     if status == _OUT_OF_MEMORY:
         raise MemoryError("simulating rings")
     if status == _DISORDER:
-        raise Inapplicable("a link would be served in another order than round by round")
+        raise Inapplicable("a link would be served in another order than round by round, and there are too many messages to time one by one")
     if status == _OVERFLOW:
         raise UsageError("the schedule would take more than 13 days, or nominal time does not fit: raise the rates or lower the size.")
     if status != _OK:

@@ -33,10 +33,10 @@ struct Ring {
     for (std::size_t i = 0; i < rows; ++i) row.push_back(static_cast<std::int64_t>(i));
   }
 
-  RingsStatus run(bool jumps, RingsOutput* counts = nullptr) {
+  RingsStatus run(bool jumps, RingsOutput* counts = nullptr, bool merged = false) {
     finish.assign(row.size(), -1);
     RingsInput in;
-    in.units = units, in.chains = 1, in.stations = 1, in.steps = steps, in.reducing = reducing, in.jumps = jumps;
+    in.units = units, in.chains = 1, in.stations = 1, in.steps = steps, in.reducing = reducing, in.jumps = jumps, in.merged = merged;
     in.nominal_bytes = *std::max_element(bytes.begin(), bytes.end());
     in.slices = slices, in.bytes = bytes, in.group = group, in.memory = memory, in.link_a = a, in.link_b = b;
     in.memory_bytes_per_s = memory_rate, in.a_bytes_per_s = rate, in.b_bytes_per_s = rate, in.latency_ps = latency, in.ticks = ticks;
@@ -190,4 +190,27 @@ TEST(a_path_goes_on_until_a_number_would_reach_zero) {
   CHECK(path(10, 6, 2, 7, 30).repeats_since(before) == 0);   // no sum
   CHECK(path(10, 5, 3, 8, 30).repeats_since(before) == 0);   // both factors changed
   CHECK(path(10, 5, 2, 7, 31).repeats_since(before) == 0);   // rounds differently each time
+}
+
+TEST(rings_merged_by_batch_equal_those_round_by_round) {
+  for (std::int64_t units : {1, 2, 5, 40}) {
+    Ring ring(units, 2 * std::max<std::int64_t>(units, 2) - 2, std::max<std::int64_t>(units, 2) - 1);
+    for (std::size_t u = 0; u < ring.rate.size(); ++u) {
+      ring.rate[u] += static_cast<std::int64_t>(u * u % 7) * 123'456'789;
+      ring.latency[u] += static_cast<std::int64_t>(u % 3) * 777;
+    }
+    CHECK(ring.run(true) == RingsStatus::ok);
+    const std::vector<std::int64_t> want = ring.finish;
+    RingsOutput counts;
+    CHECK(ring.run(true, &counts, true) == RingsStatus::ok);
+    CHECK(ring.finish == want);
+    CHECK_EQ(counts.rounds, units * ring.steps);
+  }
+  Ring endless(4, 6, 3);
+  endless.rate[2] = 1;
+  endless.bytes = {std::int64_t{1} << 58};
+  CHECK(endless.run(true, nullptr, true) == RingsStatus::overflow);
+  endless.rate[2] = 1'000'000'000;
+  endless.memory_rate[1] = 1;
+  CHECK(endless.run(true, nullptr, true) == RingsStatus::overflow);
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "changes.hpp"
+#include "merged.hpp"
 #include "runs.hpp"
 #include "unit.hpp"
 
@@ -80,7 +81,7 @@ RingsStatus circle(const RingsInput& in, RingsOutput& out) {
 
 RingsStatus simulate_rings(const RingsInput& in, RingsOutput& out) noexcept try {
   if (!good(in) || out.finish_ps.size() != in.row.size()) return RingsStatus::bad_input;
-  return circle(in, out);
+  return in.merged ? merged_rings(in, out) : circle(in, out);
 } catch (const std::bad_alloc&) {
   return RingsStatus::out_of_memory;
 }
