@@ -180,9 +180,10 @@ class Ranks:
 
         `errors`: by rank, what each saw; the evidence.
         """
-        if not isinstance(error, OpTimeout) or not self._suspects:
+        suspects = [each for each in self._suspects if each in self.ids]
+        if not isinstance(error, OpTimeout) or not suspects:
             return error
-        who = max(self._suspects, key=lambda each: (self._suspects[each], -each))
+        who = max(suspects, key=lambda each: (self._suspects[each], -each))
         rank = self.ids.index(who)
         timeouts = [errors[each] for each in sorted(errors) if isinstance(errors[each], OpTimeout) and each != rank]
         seen = list(dict.fromkeys(str(each) for each in timeouts))  # who was stopped by another's timeout tells that one
