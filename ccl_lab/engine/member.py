@@ -387,7 +387,7 @@ class Member:
 
     def abort(self, error: CclError) -> None:
         """Stops what this rank runs with `error`, unless an earlier reason stopped it; safe from any thread."""
-        self.engine.abort(code_of(error), str(error), error.rank)
+        self.engine.abort(code_of(error), str(error), error.rank, error.nic)
         with self._accepted:
             self._stopped = self._stopped or error
             for sock in list(self._dialling.values()):

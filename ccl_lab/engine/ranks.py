@@ -135,7 +135,7 @@ class Ranks:
     def abort(self, error: CclError) -> None:
         """Stops every rank with `error`, through shared memory: at once, whatever its Python does."""
         for segment in self.segments:
-            segment.abort(code_of(error), str(error), error.rank)
+            segment.abort(code_of(error), str(error), error.rank, error.nic)
 
     def answers(
         self, kind: str, number: int, timeout_s: float, what: str, *, of_living: bool = False

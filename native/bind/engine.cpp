@@ -326,10 +326,10 @@ void bind_engine(nb::module_& m) {
            "compute"_a.none() = nb::none(), "stall"_a.none() = nb::none(),
            "With a stall it begins when the stream of a GPU has come to it, and ends by letting that go on.")
       .def("abort",
-           [](Engine& e, int code, const std::string& reason, int culprit) {
-             e.abort(ccl_lab::code_from(code), reason, culprit);
+           [](Engine& e, int code, const std::string& reason, int culprit, int nic) {
+             e.abort(ccl_lab::code_from(code), reason, culprit, nic);
            },
-           "code"_a, "reason"_a, "culprit"_a)
+           "code"_a, "reason"_a, "culprit"_a, "nic"_a = -1)
       .def("reset", [](Engine& e, std::uint16_t epoch) { released([&] { return e.reset(epoch); }); }, "epoch"_a)
       .def("drain_spans", [](const Engine& e, std::size_t n) { return ccl_lab::drain(*e.segment(), n); },
            "max_spans"_a = 65536)

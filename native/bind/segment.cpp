@@ -225,10 +225,10 @@ void bind_segment(nb::module_& m) {
            "How many spans found the ring full and were lost.")
       .def("set_tracing", [](const Shared& s, bool on) { s->control().trace_enabled.store(on ? 1 : 0); }, "on"_a)
       .def("abort",
-           [](const Shared& s, int code, const std::string& reason, int culprit) {
-             return s->abort(ccl_lab::code_from(code), reason, culprit);
+           [](const Shared& s, int code, const std::string& reason, int culprit, int nic) {
+             return s->abort(ccl_lab::code_from(code), reason, culprit, nic);
            },
-           "code"_a, "reason"_a, "culprit"_a, "Tells the rank to stop; the first reason wins. True if it was the first.")
+           "code"_a, "reason"_a, "culprit"_a, "nic"_a = -1, "Tells the rank to stop; the first reason wins. True if it was the first.")
       .def("set_nic", &set_nic, "nic"_a, "bytes_per_s"_a, "up"_a,
            "Rate (0: unshaped) and state of a NIC of the node this rank leads.")
       .def("set_fault", &set_fault, "nic"_a, "kind"_a, "value"_a,

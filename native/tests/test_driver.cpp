@@ -330,8 +330,10 @@ TEST(cores_are_those_that_are_paid_for) {
   CHECK_EQ(cores_of_groups("0::/elsewhere\n", root), 0);
   CHECK_EQ(cores_of_groups("3:cpu,cpuacct:/c\n0::/a/b\n", root), 2);
   CHECK_EQ(cores_of_groups("nonsense\n:\n1:cpu\n", root), 0);
+  CHECK(outnumbered(3, 2) && outnumbered(1, 1));
+  CHECK(!outnumbered(2, 2) && !outnumbered(1, 2));
   CHECK_EQ(std::system(("rm -r " + root).c_str()), 0);
-  CHECK(usable_cores() >= 1);
+  CHECK(usable_cores_of_ranks() >= 1);
 }
 
 }  // namespace

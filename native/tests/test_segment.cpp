@@ -147,16 +147,18 @@ TEST(bad_sizes_are_refused) {
 TEST(the_first_reason_of_an_abort_is_kept) {
   const RankSegment own = make();
   CHECK(own.abort_status().ok() && !own.aborted());
-  CHECK(own.abort(Code::peer_lost, std::string(1000, 'a'), 3));
+  CHECK(own.abort(Code::peer_lost, std::string(1000, 'a'), 3, 5));
   CHECK(!own.abort(Code::timeout, "second", 2));
   CHECK(own.aborted());
   const Status status = own.abort_status();
   CHECK_EQ(static_cast<int>(status.code), static_cast<int>(Code::peer_lost));
   CHECK_EQ(status.message, std::string(kAbortReasonBytes - 1, 'a'));
   CHECK_EQ(status.rank, 3);
+  CHECK_EQ(status.nic, 5);
   own.clear_abort();
   CHECK(!own.aborted());
   CHECK(own.abort(Code::timeout, "third", 2));
+  CHECK_EQ(own.abort_status().nic, -1);
   CHECK_EQ(own.abort_status().message, std::string("third"));
 }
 

@@ -174,7 +174,7 @@ bool Session::fail(const Status& status) {
   failed_ = true;
   group_->stop(status_);
   // Peers that find this rank gone hand on why (Watch).
-  if (!own_->aborted()) own_->abort(status_.code, status_.message, status_.rank);
+  if (!own_->aborted()) own_->abort(status_.code, status_.message, status_.rank, status_.nic);
   return false;
 }
 

@@ -152,7 +152,7 @@ void Watch::lost(const Peer& peer, const std::string& during) const {
   const RankSegment& other = *segments_[static_cast<std::size_t>(peer.rank)];
   // A rank that gave up for a reason hands that on: the first reason reaches every rank.
   if (const Status first = other.abort_status(); !first.ok()) {
-    own.abort(first.code, first.message, first.rank);
+    own.abort(first.code, first.message, first.rank, first.nic);
     return;
   }
   const std::string who = "rank " + std::to_string(peer.rank) + " (process " + std::to_string(other.pid()) + ")";

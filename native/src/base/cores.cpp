@@ -82,8 +82,6 @@ int cores_of_groups(std::string_view membership, const std::string& mount) {
   return least;
 }
 
-int usable_cores() { return within_groups(cores_by_affinity()); }
-
 int usable_cores_of_ranks() {
   const int affinity = cores_by_affinity();
   return within_groups(affinity > 1 ? affinity : static_cast<int>(std::thread::hardware_concurrency()));

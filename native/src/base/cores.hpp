@@ -1,4 +1,4 @@
-// How many cores this process really has.
+// How many cores the ranks of this machine really have.
 //
 // Is: the smaller of what its affinity allows and what its control group pays for (cpu.max of version 2, cfs_quota_us of
 //     version 1, of the group and all above it). hardware_concurrency() knows nothing of the second: in a container with
@@ -14,10 +14,12 @@
 
 namespace ccl_lab {
 
-int usable_cores();
-// The same for all ranks of a machine together: a process on a single CPU is one of several that are pinned, each to its
-// own, and then what the machine has is the better guess.
+// For all ranks of a machine together: a process on a single CPU is one of several that are pinned, each to its own, and then
+// what the machine has is the better guess.
 int usable_cores_of_ranks();
+// Whether a rank that spins takes the core of what it waits for: another rank, or, on a machine of one core, the system, which
+// moves the bytes of sockets and of NICs that are software.
+constexpr bool outnumbered(int ranks, int cores) { return ranks > cores || cores == 1; }
 
 // For tests: the parts of it. 0: no limit.
 // "max 100000" or "150000 100000": whole cores, rounded down, at least 1 where there is a limit.

@@ -242,7 +242,7 @@ Status RankSegment::release(std::uint64_t offset, std::uint64_t nbytes) const {
   return {};
 }
 
-bool RankSegment::abort(Code code, std::string_view reason, int culprit) const {
+bool RankSegment::abort(Code code, std::string_view reason, int culprit, int nic) const {
   Control& shared = control();
   if (code == Code::ok) code = Code::aborted;
   std::uint32_t unclaimed = 0;
@@ -253,6 +253,7 @@ bool RankSegment::abort(Code code, std::string_view reason, int culprit) const {
     std::memcpy(shared.abort_reason, reason.data(), n);
     shared.abort_reason[n] = '\0';
     shared.culprit = culprit;
+    shared.culprit_nic = nic;
     shared.abort_epoch.fetch_add(1, std::memory_order_acq_rel);
     shared.abort_code.compare_exchange_strong(no_code, static_cast<std::uint32_t>(code), std::memory_order_acq_rel);
   } else {
@@ -272,14 +273,14 @@ Status RankSegment::abort_status() const {
   std::memcpy(reason, shared.abort_reason, sizeof reason);
   reason[sizeof reason - 1] = '\0';
   const Code known = code <= static_cast<std::uint32_t>(Code::internal) ? static_cast<Code>(code) : Code::aborted;
-  return Status(known, reason, shared.culprit);
+  return Status(known, reason, shared.culprit, shared.culprit_nic);
 }
 
 void RankSegment::clear_abort() const {
   Control& shared = control();
   shared.abort_code.store(0, std::memory_order_release);
   shared.abort_reason[0] = '\0';
-  shared.culprit = -1;
+  shared.culprit = shared.culprit_nic = -1;
   shared.abort_claim.store(0, std::memory_order_release);
 }
 

@@ -40,7 +40,7 @@ namespace ccl_lab {
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free,
               "atomics are shared by processes");
 
-inline constexpr std::uint32_t kSegmentVersion = 4;
+inline constexpr std::uint32_t kSegmentVersion = 5;
 inline constexpr std::uint32_t kControlRegionKey = 0;
 inline constexpr std::uint32_t kArenaRegionKey = 1;
 inline constexpr std::uint64_t kSpanRingHeaderBytes = 256;
@@ -98,6 +98,7 @@ struct Control {
   std::atomic<std::uint32_t> abort_code;  // a Code; ok: not aborted; published last
   std::atomic<std::uint32_t> abort_epoch;  // how often this rank was aborted
   std::int32_t culprit;
+  std::int32_t culprit_nic;
   char abort_reason[kAbortReasonBytes];
   // Ringers and the owner (doorbell.hpp).
   alignas(64) std::atomic<std::uint32_t> sleeping;
@@ -187,8 +188,8 @@ class RankSegment {
   const Doorbell& doorbell() const { return doorbell_; }
 
   // Asks the owner to stop: the first reason is kept. True if this call was the first. Wakes the owner.
-  bool abort(Code code, std::string_view reason, int culprit) const;
-  // ok, or why the owner was told to stop (`rank` of the Status is the culprit).
+  bool abort(Code code, std::string_view reason, int culprit, int nic = -1) const;
+  // ok, or why the owner was told to stop (`rank` and `nic` of the Status are the culprit's).
   Status abort_status() const;
   bool aborted() const { return control().abort_code.load(std::memory_order_acquire) != 0; }
   void clear_abort() const;  // the owner only

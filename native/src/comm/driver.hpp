@@ -41,7 +41,7 @@ namespace ccl_lab {
 
 class Driver {
  public:
-  // `crowded`: more ranks than cores.
+  // `crowded`: the ranks outnumber the cores (base/cores.hpp).
   Driver(Progress& progress, std::shared_ptr<RankSegment> own, std::int64_t spin_ns, bool crowded);
   Driver(const Driver&) = delete;
   Driver& operator=(const Driver&) = delete;

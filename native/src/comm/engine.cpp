@@ -100,7 +100,7 @@ Engine::Engine(std::shared_ptr<RankSegment> segment, std::vector<std::int32_t> n
       works_(std::make_shared<Pool>()),
       n_programs_(std::make_shared<std::atomic<std::int64_t>>(0)) {
   const int on_host = options.ranks_on_host > 0 ? options.ranks_on_host : segment_->n_ranks();
-  driver_ = std::make_unique<Driver>(progress_, segment_, options.spin_us * 1000, on_host > usable_cores());
+  driver_ = std::make_unique<Driver>(progress_, segment_, options.spin_us * 1000, outnumbered(on_host, usable_cores_of_ranks()));
 }
 
 Engine::~Engine() {
@@ -382,7 +382,7 @@ bool Engine::next_partition(const Work& work, double timeout_s, std::uint32_t& o
   return true;
 }
 
-void Engine::abort(Code code, std::string_view reason, int culprit) { segment_->abort(code, reason, culprit); }
+void Engine::abort(Code code, std::string_view reason, int culprit, int nic) { segment_->abort(code, reason, culprit, nic); }
 
 Status Engine::reset(std::uint16_t epoch) {
   // Works that were started and not yet seen belong to the old epoch too.

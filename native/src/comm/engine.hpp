@@ -146,7 +146,7 @@ class Engine {
   void close_window(MemoryWindow& window);
 
   // The first reason wins. Safe from any thread, at any time.
-  void abort(Code code, std::string_view reason, int culprit);
+  void abort(Code code, std::string_view reason, int culprit, int nic = -1);
   Status reset(std::uint16_t epoch);
   Result<MemoryUse> memory();
   // Idempotent; ends what runs with an aborted status.

@@ -351,7 +351,7 @@ void Progress::end(std::shared_ptr<Work> work, Status status) {
 }
 
 void Progress::stop(Status reason) {
-  const bool first = own_->abort(reason.code, reason.message, reason.rank);
+  const bool first = own_->abort(reason.code, reason.message, reason.rank, reason.nic);
   if (!first) reason = own_->abort_status();
   stopped_ = true;
   set_state(EngineState::stopped);
