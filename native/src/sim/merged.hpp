@@ -14,8 +14,8 @@
 
 namespace ccl_lab::sim {
 
-// Messages that are evaluated one by one; 60 ns or so each.
-inline constexpr std::int64_t kMostMerged = 1'200'000'000;
+// Messages that are evaluated one by one, 60 ns or so each: some ten seconds, which nothing interrupts.
+inline constexpr std::int64_t kMostMerged = 200'000'000;
 
 // disorder: more messages than that, or units of another kind. The input is good already (rings.cpp).
 [[nodiscard]] RingsStatus merged_rings(const RingsInput& in, RingsOutput& out);
