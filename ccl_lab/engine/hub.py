@@ -349,10 +349,11 @@ class Spoke:
         with self._changed:
             done = self._changed.wait_for(over, ANSWER_S)
             told = self._gathered.pop(name, None)
-            if told and "values" in told:
-                return list(told["values"])
+            # First, because values that came late may be those of the next epoch's members alone.
             if turn is not None and self._turn is not None and turn != self._turn:
                 raise AbortedError(f"epoch {self._turn} began while ranks exchanged {name!r}.")
+            if told and "values" in told:
+                return list(told["values"])
             if self._aborted and not despite_abort:
                 raise self._aborted
         if told and "late" in told:

@@ -112,8 +112,8 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
 
     sizes: bytes [chains, slices, depth, 1 or length]; nominal_bytes: of each in nominal time. memory_free_ps like rows; begin: ps and
     batch [units, chains, slices] at which slices may begin. merged: chains go on each by itself from the start (for tests; else only where
-    going round by round fails), and `counts` are of messages, not of rounds. known: results by what they depend on; rings found there are not evaluated
-    again. Raises Inapplicable.
+    going round by round fails), and `counts` are of messages, not of rounds. known: results by what they depend on; rings found there
+    are not evaluated again. Raises Inapplicable.
     """
     units, chains, stations = rows.shape
     slices = loops.slice_of.shape[1]
@@ -161,7 +161,7 @@ def _check(status: int) -> None:
     if status == _OUT_OF_MEMORY:
         raise MemoryError("simulating rings")
     if status == _DISORDER:
-        raise Inapplicable("a link would be served in another order than round by round, and there are too many messages to time one by one")
+        raise Inapplicable("a link would be served in another order than round by round, and there are too many messages to time each")
     if status == _OVERFLOW:
         raise UsageError("the schedule would take more than 13 days, or nominal time does not fit: raise the rates or lower the size.")
     if status != _OK:

@@ -114,5 +114,5 @@ def test_more_ops_than_can_be_told_are_timed_all_the_same() -> None:
 
 def test_more_messages_than_are_timed_one_by_one_are_refused() -> None:
     topology = Topology.preset("h100", 16384).without((9, 3), (77, 5))
-    with pytest.raises(Inapplicable, match="too many messages to time one by one"):
+    with pytest.raises(Inapplicable, match="too many messages to time each"):
         summarize(outline("all_reduce", topology, "1GiB", algorithm="hierarchical"), topology)

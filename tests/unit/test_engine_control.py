@@ -280,3 +280,23 @@ def test_of_those_who_wait_for_each_other_the_silent_one_is_named(waited, monkey
         spoke.close()
     ends[1].close()
     wide.close()
+
+
+def test_an_exchange_of_an_epoch_that_is_over_gives_nothing() -> None:
+    """Where only members of the next epoch are left, the hub takes their late messages for all."""
+    centre = hub.Hub(1)
+    ours, theirs = socket.socketpair()
+    spoke = hub.Spoke(theirs, on_lost=lambda: None)
+    spoke.start()
+    centre.add(0, ours)
+    try:
+        spoke.send({"t": "gather", "name": "join-1", "value": 7})
+        deadline = time.monotonic() + 20
+        while "join-1" not in spoke._gathered and time.monotonic() < deadline:
+            time.sleep(0.01)
+        spoke._turn = 2
+        with pytest.raises(AbortedError, match="epoch 2 began"):
+            spoke.gather("join-1", 7, 5, turn=1)
+    finally:
+        spoke.close()
+        centre.close()
