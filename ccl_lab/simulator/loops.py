@@ -146,8 +146,7 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
     }  # fmt: skip
     status, rounds, jumped = _core.simulate_rings({**input_columns, "merged": merged})
     if status == _DISORDER and not merged:  # some chains overtake others
-        merged = True
-        status, rounds, jumped = _core.simulate_rings({**input_columns, "merged": True})
+        status, rounds, jumped = _core.simulate_rings({**input_columns, "merged": (merged := True)})
     _check(status)
     copies = units // turn
     shaped = (np.tile(finish.reshape(turn, chains, stations), (copies, 1, 1)),

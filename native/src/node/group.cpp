@@ -213,9 +213,8 @@ Turn Group::advance() {
 Turn Group::advance_large() {
   const Turn turn = step_large(core_, large_);
   if (turn != Turn::done) return turn;
-  const bool crossed = core_.route == Route::pulled || core_.route == Route::swapped;
   const Where& first = core_.where[0];
-  foretold_.hear(core_.call, (first.flags & kCrossesNext) != 0 || (crossed && first.cross_from == 0));
+  foretold_.hear(core_.call, (first.flags & kCrossesNext) != 0 || (core_.crossed() && first.cross_from == 0));
   if (trials_ != nullptr && core_.place == 0) learn();
   return turn;
 }
@@ -232,9 +231,8 @@ Turn Group::advance_pair() {
 // A call that went another way than was asked for, as mapped buffers do, says nothing of the two.
 void Group::learn() {
   const bool asked = core_.where[static_cast<std::size_t>(core_.place)].cross_from != kNeverCross;
-  const bool crossed = core_.route == Route::pulled || core_.route == Route::swapped;
-  if (core_.route != Route::mapped && asked == crossed)
-    trials_->took(core_.call.collective, core_.call.block_bytes, crossed, now_ns() - described_ns_);
+  if (core_.route != Route::mapped && asked == core_.crossed())
+    trials_->took(core_.call.collective, core_.call.block_bytes, asked, now_ns() - described_ns_);
 }
 
 Turn Group::step() {

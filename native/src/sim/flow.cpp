@@ -9,9 +9,6 @@
 namespace ccl_lab::sim {
 namespace {
 
-constexpr std::int64_t kLatest = std::int64_t{1} << 60;
-constexpr std::int64_t kLastTick = std::int64_t{1} << 41;
-constexpr std::int64_t kPlaces = std::int64_t{1} << 20;
 constexpr std::size_t kKnown = 1024;
 constexpr std::uint64_t kMany = 64;  // counters of one destination and channel that a list is good for
 
@@ -144,7 +141,7 @@ Flow::Issue Flow::issue(Channel& at) {
 void Flow::flush(Channel& at) {
   at.clock_ps = std::max(at.clock_ps, at.left_ps);
   at.batch += 1;
-  at.batch = std::max(at.batch, (at.left_tick << 20) - 1);  // the next op comes at the tick when its puts have left
+  at.batch = std::max(at.batch, (at.left_tick << kPlaceBits) - 1);  // the next op comes at the tick when its puts have left
   at.row = false;
 }
 
@@ -192,7 +189,7 @@ FlowStatus Flow::transfer(const FlowOps& ops, std::size_t i, Channel& at, const 
   const std::int64_t left = std::max(tx.free_ps, rx.free_ps);
   at.left_ps = std::max(at.left_ps, left);
   if (left > kLatest) return FlowStatus::overflow;
-  std::int64_t tick = issued.batch >> 20;
+  std::int64_t tick = issued.batch >> kPlaceBits;
   if (a >= 3 * links_.ranks) {
     tick = tx.free_tick = rx.free_tick = std::max({tick, tx.free_tick, rx.free_tick}) + ops.n_chunks[i] * part_ticks_;
     at.left_tick = std::max(at.left_tick, tick);
@@ -214,12 +211,12 @@ FlowStatus Flow::work(const FlowOps& ops, std::size_t i, Channel& at, Message& s
   const std::int64_t start = std::max({at.clock_ps, ready, memory.free_ps});
   at.clock_ps = memory.free_ps = start + busy(bytes(ops, i) * (adds ? ops.sources : 1), link);
   if (static_cast<Kind>(ops.kind) == Kind::put) at.left_ps = std::max(at.left_ps, at.clock_ps);
-  sent = {at.clock_ps, at.batch >> 20, at.batch};
+  sent = {at.clock_ps, at.batch >> kPlaceBits, at.batch};
   return FlowStatus::ok;
 }
 
 FlowStatus Flow::signal(const FlowOps& ops, std::size_t i, const Issue& issued, Message& sent) {
-  sent = {issued.clock_ps, issued.batch >> 20, issued.batch};
+  sent = {issued.clock_ps, issued.batch >> kPlaceBits, issued.batch};
   if (ops.peer[i] == ops.rank[i]) return FlowStatus::ok;
   const auto [a, b] = path(ops, i);
   if (a < 0 || b < 0) return FlowStatus::bad_op;
@@ -251,8 +248,8 @@ FlowStatus Flow::wait(const FlowOps& ops, std::size_t i, Channel& at) {
 
 // After a wait for what was seen then.
 void Flow::go_on(Channel& at, const Message& seen) {
-  const std::int64_t tick = std::max(std::max<std::int64_t>(at.batch, 0) >> 20, seen.leaves);
-  at.batch = std::max(tick << 20, std::max(at.batch, seen.batch) + 1);
+  const std::int64_t tick = std::max(std::max<std::int64_t>(at.batch, 0) >> kPlaceBits, seen.leaves);
+  at.batch = std::max(tick << kPlaceBits, std::max(at.batch, seen.batch) + 1);
   at.clock_ps = std::max(at.clock_ps, seen.arrive_ps);
   at.row = false;
 }

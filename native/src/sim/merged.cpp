@@ -14,9 +14,6 @@
 namespace ccl_lab::sim {
 namespace {
 
-constexpr std::int64_t kLatest = std::int64_t{1} << 60;
-constexpr std::int64_t kLastTick = std::int64_t{1} << 41;
-constexpr std::int64_t kPlaces = std::int64_t{1} << kPlaceBits;
 constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t kMostChains = 64;  // a turn is a bit
 

@@ -33,8 +33,6 @@
 
 namespace ccl_lab::sim {
 
-inline constexpr int kPlaceBits = 20;  // of a batch number: its place among the batches of its tick
-
 // Rows of stations are numbered (unit * chains + chain) * stations + station; (unit, station) is a position on the chain's ring.
 struct RingsInput {
   std::int64_t units = 0, chains = 0, stations = 0;

@@ -13,6 +13,12 @@
 
 namespace ccl_lab::sim {
 
+inline constexpr int kPlaceBits = 20;  // of a batch number: its place among the batches of its tick
+inline constexpr std::int64_t kPlaces = std::int64_t{1} << kPlaceBits;
+// What is later, in ps or in ticks, does not fit: an overflow.
+inline constexpr std::int64_t kLatest = std::int64_t{1} << 60;
+inline constexpr std::int64_t kLastTick = std::int64_t{1} << 41;
+
 struct Message {
   std::int64_t arrive_ps = 0;
   std::int64_t leaves = 0;  // tick of nominal time at which it is seen (order.hpp)
