@@ -72,6 +72,27 @@ TEST(registered_memory_keeps_address_and_contents) {
   CHECK(!rank.registry->remove(data.data()).ok());
 }
 
+TEST(the_end_gives_back_what_is_there_and_leaves_alone_what_is_gone) {
+  Rank rank;
+  const auto mapped = [] { return ::mmap(nullptr, kBig, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0); };
+  void* const held = mapped();
+  fill(held, kBig, 5);
+  void* const gone = mapped();
+  void* const others = mapped();
+  for (void* data : {held, gone, others}) CHECK_OK(rank.registry->add(data, kBig));
+  ::munmap(gone, kBig);  // freed too early, as by a collector of garbage
+  ::munmap(others, kBig);
+  CHECK(::mmap(others, kBig, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == others);
+  fill(others, kBig, 6);
+  rank.registry->close();
+  CHECK_EQ(rank.registry->size(), std::size_t{0});
+  CHECK(holds(held, kBig, 5) && holds(others, kBig, 6));
+  const SegmentHeader& header = rank.segment->header();
+  const std::byte* const base = rank.segment->arena() - header.arena_offset;
+  CHECK(!is_mapped(rank.segment->fd(), 0, header.total_bytes, base, base + header.total_bytes));
+  for (void* data : {held, others}) ::munmap(data, kBig);
+}
+
 TEST(a_buffer_that_comes_again_is_registered) {
   Rank rank;
   if (!can_tell_pages()) return;  // under a sanitizer malloc is another

@@ -115,6 +115,24 @@ def test_registered_memory_outlives_the_communicator():
         assert status == 0 and "fine" in output, output
 
 
+@pytest.mark.parametrize("closing", ["comm.close()", "pass"])
+def test_garbage_may_free_registered_memory_before_its_communicator(closing):
+    body = f"""
+        import gc
+        for i in range(10 if {closing != "pass"} else 1):  # which is freed first is a matter of addresses
+            comm = ccl.init()
+            x = np.zeros(1 << 20, np.float32)  # a mapping of its own, gone when it is freed
+            comm.register(x); comm.all_reduce(x, out=x)
+            {closing}
+            comm.itself = comm
+            del comm, x
+            gc.collect()
+        print("fine")
+    """
+    for status, output in launch(body, n=1):
+        assert status == 0 and "fine" in output, output
+
+
 # What all ranks do once, so that the call under test goes directly.
 WARM = """
         comm = ccl.init(timeout="3s")

@@ -411,7 +411,9 @@ Result<MemoryUse> Engine::memory() {
 
 void Engine::close() {
   if (!usable().ok()) return;
-  if (driver_->close()) progress_.close();
+  if (!driver_->close()) return;
+  progress_.close();
+  local_->registry().close();
 }
 
 }  // namespace ccl_lab

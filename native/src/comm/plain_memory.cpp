@@ -105,23 +105,40 @@ bool fits(const Header& header, std::uintptr_t at, std::uint64_t nbytes) {
   return !header.of_thread_arena && header.block >= nbytes + 8;
 }
 
-}  // namespace
+struct Mapping {
+  std::uintptr_t begin = 0;
+  std::uintptr_t end = 0;
+  std::uint64_t offset = 0;
+};
 
-bool is_mapped(int fd, std::uint64_t offset, std::uint64_t nbytes, const void* but_from, const void* but_to) {
+// True if some mapping of the file `fd` is one; also where the system does not tell.
+template <class Is>
+bool any_mapping(int fd, const Is& is_one) {
   struct stat info {};
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> maps(std::fopen("/proc/self/maps", "re"), &std::fclose);
   if (maps == nullptr || ::fstat(fd, &info) != 0) return true;
   char line[512];
   while (std::fgets(line, sizeof line, maps.get()) != nullptr) {
-    std::uintptr_t begin = 0;
-    std::uintptr_t end = 0;
-    std::uint64_t at = 0;
+    Mapping m;
     std::uint64_t inode = 0;
-    if (std::sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %*s %" SCNx64 " %*s %" SCNu64, &begin, &end, &at, &inode) != 4) continue;
-    if (inode != info.st_ino || at >= offset + nbytes || at + (end - begin) <= offset) continue;
-    if (begin < reinterpret_cast<std::uintptr_t>(but_from) || begin >= reinterpret_cast<std::uintptr_t>(but_to)) return true;
+    const int read = std::sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %*s %" SCNx64 " %*s %" SCNu64, &m.begin, &m.end, &m.offset, &inode);
+    if (read == 4 && inode == info.st_ino && is_one(m)) return true;
   }
   return false;
+}
+
+}  // namespace
+
+bool is_mapped(int fd, std::uint64_t offset, std::uint64_t nbytes, const void* but_from, const void* but_to) {
+  return any_mapping(fd, [=](const Mapping& m) {
+    const bool touches = m.offset < offset + nbytes && m.offset + (m.end - m.begin) > offset;
+    return touches && (m.begin < reinterpret_cast<std::uintptr_t>(but_from) || m.begin >= reinterpret_cast<std::uintptr_t>(but_to));
+  });
+}
+
+bool is_mapped_at(const void* data, int fd, std::uint64_t offset, std::uint64_t nbytes) {
+  const auto at = reinterpret_cast<std::uintptr_t>(data);
+  return any_mapping(fd, [=](const Mapping& m) { return m.begin <= at && at + nbytes <= m.end && m.offset + (at - m.begin) == offset; });
 }
 
 bool can_tell_pages() {

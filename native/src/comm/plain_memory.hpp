@@ -26,6 +26,8 @@ bool is_shared_page(const void* page, bool live);
 // True if some mapping outside [but_from, but_to) shows bytes [offset, offset + nbytes) of the file `fd`; also where the
 // system does not tell. A block that realloc has moved took its pages along.
 bool is_mapped(int fd, std::uint64_t offset, std::uint64_t nbytes, const void* but_from, const void* but_to);
+// True if [data, data + nbytes) shows the bytes of the file `fd` from `offset` on; also where the system does not tell.
+bool is_mapped_at(const void* data, int fd, std::uint64_t offset, std::uint64_t nbytes);
 // False where the system does not tell, or the process runs another allocator than the C library's.
 bool can_tell_pages();
 

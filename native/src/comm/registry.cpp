@@ -67,20 +67,24 @@ Registry::~Registry() {
     const std::lock_guard lock(registries_mutex());
     std::erase(registries(), this);
   }
+  close();
+}
+
+void Registry::close() {
   // In a forked child the pages are the child's already, and the arena is the parent's.
   if (::getpid() != segment_->pid()) return;
   for (auto& [data, entry] : entries_) {
     group_->remove_alias(data);
-    if (entry.noticed && (!intact(entry) || !is_still_a_block(data, entry.nbytes))) {
-      kept_.push_back(std::move(entry));
-      continue;
-    }
     // Where the system has no memory left for a private copy, the pages stay shared: contents and addresses are kept.
-    if (!restore(entry).ok()) kept_.push_back(std::move(entry));
+    if (!still_there(data, entry) || !restore(entry).ok()) kept_.push_back(std::move(entry));
   }
+  entries_.clear();
+  n_noticed_ = 0;
+  automatic_ = false;
   // Pages that somebody still has must not be given back with the arena; there is nobody left to look after them.
   for (Entry& entry : kept_)
     if (entry.block != nullptr && still_mapped(entry)) static_cast<void>(new std::shared_ptr<Block>(std::move(entry.block)));
+  kept_.clear();
 }
 
 Status Registry::add(void* data, std::uint64_t nbytes) {
@@ -189,6 +193,14 @@ std::int64_t Registry::offset_of(const void* data, std::uint64_t nbytes) const {
 bool Registry::intact(const Entry& entry, bool live) const {
   // A block goes as a whole, or, at the top of the heap, from its end.
   return is_shared_page(entry.pages + entry.pages_bytes - kPage, live);
+}
+
+bool Registry::still_there(const std::byte* data, const Entry& entry) const {
+  if (entry.pages == nullptr) return true;
+  if (entry.noticed) return intact(entry) && is_still_a_block(data, entry.nbytes);
+  // Whoever asked for it should have kept it, yet what collects garbage frees in an order of its own.
+  const std::uint64_t offset = segment_->header().arena_offset + entry.block->offset() + kPage;
+  return is_mapped_at(entry.pages, segment_->fd(), offset, entry.pages_bytes);
 }
 
 Registry::Entries::iterator Registry::forget(Entries::iterator found) {

@@ -41,6 +41,8 @@ class Registry {
   Registry(const Registry&) = delete;
   Registry& operator=(const Registry&) = delete;
   ~Registry();
+  // Gives all memory its private pages back, while those who registered it still hold it. Nothing is registered after that.
+  void close();
 
   // Ranges must not overlap. A range without a whole page is accepted and changes nothing: it is staged, as before. Adding a
   // range again counts, and as many removals end it.
@@ -76,6 +78,8 @@ class Registry {
   // True while the pages of a noticed range are still those of the arena.
   // `live`: the caller is being given this memory, so it is there.
   bool intact(const Entry& entry, bool live = false) const;
+  // Of a range that nobody has removed, at the end: true if its pages are still those of the arena.
+  bool still_there(const std::byte* data, const Entry& entry) const;
   // Drops a noticed range from the table; its block is kept for as long as any of its pages is mapped anywhere.
   Entries::iterator forget(Entries::iterator found);
   bool still_mapped(const Entry& entry) const;
