@@ -28,7 +28,7 @@ class SimRank {
  public:
   SimRank(VirtualNetwork& network, int rank, int n, const RailOptions& options, std::int64_t job_ns)
       : counters_(static_cast<std::size_t>(n) * (kSimChannels + 1)),
-        ready_(static_cast<std::size_t>(n)),
+        ready_(static_cast<std::size_t>(n) * kReadyDepth),
         memory_(kBufferCount * kSimBufferBytes),
         load_store_(static_cast<std::size_t>(n), 0),
         network_(network),

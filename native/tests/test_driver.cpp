@@ -283,7 +283,7 @@ TEST(starting_again_takes_no_memory) {
 
 TEST(patience_follows_the_waits) {
   using Next = Patience::Next;
-  Patience alone(20'000, false, 10);
+  Patience alone(20'000, Sharing::nobody, 10);
   CHECK_EQ(alone.next(1000), Next::look);
   CHECK_EQ(alone.next(5000), Next::look);
   CHECK_EQ(alone.next(6000), Next::yield);
@@ -295,20 +295,26 @@ TEST(patience_follows_the_waits) {
   CHECK_EQ(alone.next(200'999), Next::yield);
   for (int i = 0; i < 10; ++i) alone.slept(1000, 5'000'000);
   CHECK_EQ(alone.limit_ns(), 20'000);
-  Patience crowded(20'000, true, 10);
+  Patience crowded(20'000, Sharing::ranks, 10);
   for (int i = 0; i < Patience::kYields; ++i) CHECK_EQ(crowded.next(1000 + i), Next::yield);
   CHECK_EQ(crowded.next(2000), Next::sleep);
   for (int i = 0; i < 10; ++i) crowded.slept(1000, 50);
   CHECK_EQ(crowded.next(3000), Next::yield);
   CHECK_EQ(crowded.limit_ns(), 0);
-  CHECK_EQ(Patience(0, false, 10).next(1), Next::sleep);
-  Patience busy(20'000, true, 10);  // a yield that takes 4 ms: somebody computes here
+  CHECK_EQ(Patience(0, Sharing::nobody, 10).next(1), Next::sleep);
+  Patience busy(20'000, Sharing::ranks, 10);  // a yield that takes 4 ms: somebody computes here
   CHECK_EQ(busy.next(1000), Next::yield);
   CHECK_EQ(busy.next(4'000'000), Next::sleep);
   busy.slept(5'000'000, 10'000);
   CHECK_EQ(busy.next(5'000'100), Next::sleep);
   for (int i = 0; i < 256; ++i) busy.slept(6'000'000, 10'000);
   CHECK_EQ(busy.next(7'000'000), Next::yield);
+  Patience soft(20'000, Sharing::system, 10);  // the same yield moved this rank's bytes
+  CHECK_EQ(soft.next(1000), Next::yield);
+  CHECK_EQ(soft.next(4'000'000), Next::yield);
+  for (int i = 2; i < Patience::kYieldsToSystem; ++i) CHECK_EQ(soft.next(8'000'000), Next::yield);
+  CHECK_EQ(soft.next(8'000'000), Next::sleep);
+  CHECK(sharing(2, 2) == Sharing::nobody && sharing(2, 1) == Sharing::ranks && sharing(1, 1) == Sharing::system);
 }
 
 TEST(cores_are_those_that_are_paid_for) {

@@ -24,7 +24,7 @@ class Rank {
  public:
   Rank(LoopHub& hub, int rank, int n)
       : counters_(static_cast<std::size_t>(n) * (kChannels + 1)),
-        ready_(static_cast<std::size_t>(n)),
+        ready_(static_cast<std::size_t>(n) * kReadyDepth),
         memory_(3 * kBufferBytes),
         load_store_(static_cast<std::size_t>(n), 1),
         signals_(counters_.data(), n, kChannels + 1, kChannels + 1),

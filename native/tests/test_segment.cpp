@@ -75,7 +75,7 @@ TEST(another_mapping_sees_the_same) {
   CHECK_OK(own.release(0, own.arena_bytes()));
   CHECK_EQ(static_cast<int>(peer.arena()[own.arena_bytes() - 1]), 0);
   CHECK(!own.release(4096, own.arena_bytes()).ok());
-  CHECK_EQ(own.region(0).size(), 4 * sizeof(ReadySlot));
+  CHECK_EQ(own.region(0).size(), 4 * kReadyDepth * sizeof(ReadySlot));
   CHECK_EQ(own.region(1).size(), own.arena_bytes());
   CHECK(own.region(2).data() == nullptr);
 }

@@ -9,6 +9,7 @@
 //  - At least 1. Asked again at each call: affinity and quota change.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -20,6 +21,13 @@ int usable_cores_of_ranks();
 // Whether a rank that spins takes the core of what it waits for: another rank, or, on a machine of one core, the system, which
 // moves the bytes of sockets and of NICs that are software.
 constexpr bool outnumbered(int ranks, int cores) { return ranks > cores || cores == 1; }
+
+// With whom a rank shares its cores: with nobody, with other ranks, or, alone on a machine of one core, with the system's own work
+// (a soft NIC's, say), which is done while the rank gives the core up.
+enum class Sharing : std::uint8_t { nobody, ranks, system };
+constexpr Sharing sharing(int ranks, int cores) {
+  return !outnumbered(ranks, cores) ? Sharing::nobody : ranks > cores ? Sharing::ranks : Sharing::system;
+}
 
 // For tests: the parts of it. 0: no limit.
 // "max 100000" or "150000 100000": whole cores, rounded down, at least 1 where there is a limit.

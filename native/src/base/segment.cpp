@@ -58,7 +58,7 @@ void lay_out(SegmentHeader& h) {
   const auto ranks = static_cast<std::uint64_t>(h.n_ranks);
   place(h.control_offset, h.control_bytes, sizeof(Control));
   place(h.signals_offset, h.signals_bytes, ranks * row_stride(h.n_signal_channels) * sizeof(std::uint64_t));
-  place(h.ready_offset, h.ready_bytes, ranks * sizeof(ReadySlot));
+  place(h.ready_offset, h.ready_bytes, ranks * kReadyDepth * sizeof(ReadySlot));
   place(h.regions_offset, h.regions_bytes, kRegionSlots * sizeof(RegionSlot));
   place(h.shapers_offset, h.shapers_bytes, h.n_nics * sizeof(NicShaper));
   place(h.faults_offset, h.faults_bytes, h.n_nics * sizeof(NicFaults));
@@ -207,7 +207,7 @@ SignalTable RankSegment::signals() const {
 }
 
 std::span<ReadySlot> RankSegment::ready_slots() const {
-  return {part<ReadySlot>(header_.ready_offset), static_cast<std::size_t>(header_.n_ranks)};
+  return {part<ReadySlot>(header_.ready_offset), static_cast<std::size_t>(header_.n_ranks) * kReadyDepth};
 }
 
 std::span<RegionSlot> RankSegment::region_slots() const {

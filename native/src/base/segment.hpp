@@ -6,7 +6,7 @@
 //   0 ┌──────────────────┐ SegmentHeader: sizes and where everything is; written once by create()
 //     ├──────────────────┤ Control: abort, sleeping, heartbeat, progress
 //     ├──────────────────┤ signals: u64[n_ranks][n_signal_channels], rows padded to 64 bytes; row = source rank
-//     ├──────────────────┤ ready slots: ReadySlot[n_ranks]; region key 0; slot = who wrote it
+//     ├──────────────────┤ ready slots: ReadySlot[n_ranks][kReadyDepth]; region key 0; row = who wrote it, in turn
 //     ├──────────────────┤ regions: RegionSlot[kRegionSlots]: plain memory the owner lets peers copy to and from
 //     ├──────────────────┤ shapers: NicShaper[n_nics]; those of the node's lowest rank count for all its ranks
 //     ├──────────────────┤ faults: NicFaults[n_nics]; the same
@@ -40,7 +40,7 @@ namespace ccl_lab {
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free,
               "atomics are shared by processes");
 
-inline constexpr std::uint32_t kSegmentVersion = 5;
+inline constexpr std::uint32_t kSegmentVersion = 6;
 inline constexpr std::uint32_t kControlRegionKey = 0;
 inline constexpr std::uint32_t kArenaRegionKey = 1;
 inline constexpr std::uint64_t kSpanRingHeaderBytes = 256;
@@ -128,6 +128,12 @@ struct alignas(64) ReadySlot {
   std::uint64_t size[3];
 };
 static_assert(sizeof(ReadySlot) == 128);
+
+// How many READYs of one rank may be there before the first of them is used: that of entry n has slot n modulo this.
+inline constexpr std::size_t kReadyDepth = 4;
+constexpr std::size_t ready_slot(std::int32_t rank, std::uint64_t sequence) {
+  return static_cast<std::size_t>(rank) * kReadyDepth + static_cast<std::size_t>(sequence % kReadyDepth);
+}
 
 // Memory of the owner outside the segment, by its address there; written by the owner, `state` last.
 struct RegionSlot {

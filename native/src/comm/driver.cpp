@@ -51,11 +51,11 @@ class FineTimers {
 
 }  // namespace
 
-Driver::Driver(Progress& progress, std::shared_ptr<RankSegment> own, std::int64_t spin_ns, bool crowded)
+Driver::Driver(Progress& progress, std::shared_ptr<RankSegment> own, std::int64_t spin_ns, Sharing with)
     : progress_(progress),
       own_(std::move(own)),
-      caller_patience_(spin_ns, crowded, kMostSpins),
-      thread_patience_(spin_ns, crowded, 1) {}
+      caller_patience_(spin_ns, with, kMostSpins),
+      thread_patience_(spin_ns, with, 1) {}
 
 Status Driver::refuse_closed() const {
   return Status(Code::usage, "the engine of rank " + std::to_string(own_->rank()) + " is closed", own_->rank());

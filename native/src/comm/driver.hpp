@@ -42,7 +42,7 @@ namespace ccl_lab {
 class Driver {
  public:
   // `crowded`: the ranks outnumber the cores (base/cores.hpp).
-  Driver(Progress& progress, std::shared_ptr<RankSegment> own, std::int64_t spin_ns, bool crowded);
+  Driver(Progress& progress, std::shared_ptr<RankSegment> own, std::int64_t spin_ns, Sharing with);
   Driver(const Driver&) = delete;
   Driver& operator=(const Driver&) = delete;
   ~Driver() { close(); }

@@ -100,7 +100,7 @@ Engine::Engine(std::shared_ptr<RankSegment> segment, std::vector<std::int32_t> n
       works_(std::make_shared<Pool>()),
       n_programs_(std::make_shared<std::atomic<std::int64_t>>(0)) {
   const int on_host = options.ranks_on_host > 0 ? options.ranks_on_host : segment_->n_ranks();
-  driver_ = std::make_unique<Driver>(progress_, segment_, options.spin_us * 1000, outnumbered(on_host, usable_cores_of_ranks()));
+  driver_ = std::make_unique<Driver>(progress_, segment_, options.spin_us * 1000, sharing(on_host, usable_cores_of_ranks()));
 }
 
 Engine::~Engine() {

@@ -24,6 +24,8 @@ std::string seconds_text(double seconds) {
   return text;
 }
 
+SpanStatus span_status(const Status& reason) { return reason.code == Code::aborted ? SpanStatus::aborted : SpanStatus::failed; }
+
 std::string name_of(const Work& work) {
   return std::string("collective ") + std::to_string(work.coll_id()) + " (" +
          kCollectiveNames[static_cast<std::size_t>(work.program().identity().collective)] + ")";
@@ -76,15 +78,19 @@ int Progress::step() {
     did += drive();
     on_time_ = false;
     completions_.clear();
-    if (current_ == nullptr || current_->calls()) return did;  // bytes are for who stays
+    if (current() == nullptr || current()->calls()) return did;  // bytes are for who stays
   }
   did += links_.poll(now_ns_, completions_, events_);
   did += jobs_.poll(completions_);
   if (did > 0) now_ns_ = now_ns();  // bytes were moved: what follows begins now
   did += handle_events();
   did += windows_.settle(completions_);
-  if (current_ == nullptr && !queue_.empty() && !stopped_ && begin_next()) ++did;
-  if (current_ != nullptr) did += current_->fused() ? drive_fused() : drive();
+  // First who is where, then what the completions mean for each: a run that changed places in between would get them twice, or not.
+  set_aside();
+  if (current() == nullptr && !queue_.empty() && !stopped_ && begin_next()) ++did;
+  did += drive_others();
+  if (current() != nullptr) did += current()->fused() ? drive_fused() : drive();
+  announce();
   completions_.clear();
   return did;
 }
@@ -101,23 +107,25 @@ bool Progress::held_back() {
 
 bool Progress::begin_next() {
   if (held_back()) return stopped_;
+  if (!runs_.may_begin(*queue_.front())) return false;
   // Another thread may be in a direct call; its collective comes first.
   if (queue_.front()->fused() && !local_->take()) return false;
-  current_ = std::move(queue_.front());
+  runs_.begin(std::move(queue_.front()));
   queue_.pop();
-  current_->begin(now_ns_);
-  current_->not_before(held_until_ns_);
-  own_->control().coll_id.store(current_->coll_id(), std::memory_order_relaxed);
+  current()->begin(now_ns_);
+  current()->not_before(held_until_ns_);
+  own_->control().coll_id.store(current()->coll_id(), std::memory_order_relaxed);
   set_state(EngineState::running);
-  if (current_->fused()) {
-    if (Status status = local_->group().begin(current_->call()); !status.ok()) stop(std::move(status));
+  if (current()->fused()) {
+    if (Status status = local_->group().begin(current()->call()); !status.ok()) stop(std::move(status));
     return true;
   }
-  Status counts = current_->read_counts();
-  executor_.start(current_->program(), current_->binding(), baselines_, current_->known());
-  executor_.fail_unless(std::move(counts));
+  Status counts = current()->read_counts();
+  Executor& executor = runs_.now().executor;
+  executor.start(current()->program(), current()->binding(), baselines_, current()->known());
+  executor.fail_unless(std::move(counts));
   // A peer may have gone while this was queued.
-  executor_.fail_unless(check_lost(current_->program()));
+  executor.fail_unless(check_lost(current()->program()));
   return true;
 }
 
@@ -127,8 +135,8 @@ int Progress::take_computed() {
   computed_.clear();
   stream()->take_ended(now_ns_, computed_);
   for (const Stream::Partition& partition : computed_) {
-    const Op& op = current_->program().ops()[partition.op];
-    record(Track::compute, op.channel, SpanKind::compute, &op, -1, partition.begin_ns, partition.end_ns, SpanStatus::ok);
+    const Op& op = current()->program().ops()[partition.op];
+    record(*current(), Track::compute, op.channel, SpanKind::compute, &op, -1, partition.begin_ns, partition.end_ns, SpanStatus::ok);
     completions_.push_back({partition.cookie, Status()});
   }
   return static_cast<int>(computed_.size());
@@ -146,68 +154,76 @@ int Progress::drive_fused() {
     else stop(local_->group().status());
     return 1;
   }
-  if (now_ns_ < current_->deadline_ns()) return 0;
-  stop(local_->group().missing(current_->timeout_s()));
+  if (now_ns_ < current()->deadline_ns()) return 0;
+  stop(local_->group().missing(current()->timeout_s()));
   return 1;
 }
 
-int Progress::drive() {
+// What the completions are for this run, and what it posts then.
+int Progress::advance(Run& run) {
   int did = 0;
   std::size_t at = 0;
   const Inbox seen = inbox();
   do {
     const std::size_t n = std::min(Executor::kMaxCompletions, completions_.size() - at);
     if (at > 0) now_ns_ = now_ns();
-    executor_.advance(now_ns_, std::span<const Completion>(completions_).subspan(at, n), seen);
+    run.executor.advance(now_ns_, std::span<const Completion>(completions_).subspan(at, n), seen);
     at += n;
-    did += static_cast<int>(executor_.posts().size());
-    for (const Post& post : executor_.posts()) perform(post);
-  } while (executor_.active() && (executor_.more() || at < completions_.size()));
-  if (executor_.done()) {
+    did += static_cast<int>(run.executor.posts().size());
+    for (const Post& post : run.executor.posts()) perform(run, post);
+  } while (run.executor.active() && (run.executor.more() || at < completions_.size()));
+  return did;
+}
+
+int Progress::drive() {
+  Run& run = runs_.now();
+  const int did = advance(run);
+  if (run.executor.done()) {
     end_current(Status());
     return did + 1;
   }
-  if (executor_.failed()) {
-    stop(executor_.status());
+  if (run.executor.failed()) {
+    stop(run.executor.status());
     return did + 1;
   }
-  if (now_ns_ >= current_->deadline_ns()) {
-    stop(deadline_passed());
+  if (now_ns_ >= current()->deadline_ns()) {
+    stop(deadline_passed(run));
     return did + 1;
   }
   return did;
 }
 
-void Progress::perform(const Post& post) {
+void Progress::perform(Run& run, const Post& post) {
+  const Executor& executor = run.executor;
   Status status;
   switch (post.kind) {
     case PostKind::ready: {
-      Put put = executor_.ready_put_of(post);
-      put.tag.coll_id = current_->coll_id();
+      Put put = executor.ready_put_of(post);
+      put.tag.coll_id = run.work->coll_id();
       status = links_.ready(put);
       break;
     }
     case PostKind::put: {
-      Put put = executor_.put_of(post);
-      put.tag.coll_id = current_->coll_id();
+      Put put = executor.put_of(post);
+      put.tag.coll_id = run.work->coll_id();
       status = links_.put(put);
       break;
     }
     case PostKind::get: {
-      Get get = executor_.get_of(post);
-      get.tag.coll_id = current_->coll_id();
+      Get get = executor.get_of(post);
+      get.tag.coll_id = run.work->coll_id();
       status = links_.get(get);
       break;
     }
     case PostKind::copy:
     case PostKind::reduce:
-    case PostKind::divide: status = add_job(post); break;
+    case PostKind::divide: status = add_job(executor, post); break;
     case PostKind::compute: status = compute(post); break;
     case PostKind::ended:
     case PostKind::waited_ready: {
-      const Op& op = executor_.op(post);
+      const Op& op = executor.op(post);
       const bool entry = post.kind == PostKind::waited_ready;
-      record(Track::channel, post.channel, entry ? SpanKind::ready : static_cast<SpanKind>(op.kind), &op,
+      record(*run.work, Track::channel, post.channel, entry ? SpanKind::ready : static_cast<SpanKind>(op.kind), &op,
              entry ? post.peer : op.peer, post.begin_ns, now_ns_, SpanStatus::ok);
       return;
     }
@@ -217,40 +233,41 @@ void Progress::perform(const Post& post) {
 
 // A partition for the device. Where the engine carries its values they move meanwhile: sources hold still until it has ended.
 Status Progress::compute(const Post& post) {
-  const Op& op = executor_.op(post);
+  Executor& executor = runs_.now().executor;
+  const Op& op = executor.op(post);
   stream()->post(post.cookie, post.op, op.arg, now_ns_, on_time_);
   if (stream()->calls()) ++n_news_;
   if (!stream()->how().carries || !op.produces || op.nbytes == 0) return {};
-  executor_.in_two(post);
-  return add_job(post);
+  executor.in_two(post);
+  return add_job(executor, post);
 }
 
 // Copies, reductions and the division, with addresses; a peer's bytes are read where they are.
-Status Progress::add_job(const Post& post) {
-  const Program& program = executor_.program();
+Status Progress::add_job(const Executor& executor, const Post& post) {
+  const Program& program = executor.program();
   Job& job = jobs_.next();
   job.cookie = post.cookie;
   job.dtype = program.identity().dtype;
   job.redop = program.identity().redop;
   if (post.kind == PostKind::divide) {
     job.what = Job::What::divide;
-    job.dst = executor_.own(Buffer::output, 0);
+    job.dst = executor.own(Buffer::output, 0);
     job.nbytes = program.output_elements() * itemsize(job.dtype);
     job.divisor = program.n_ranks_avg();
     jobs_.add();
     return {};
   }
-  const Op& op = executor_.op(post);
+  const Op& op = executor.op(post);
   job.what = post.kind == PostKind::reduce || op.src_count > 1 ? Job::What::reduce : Job::What::copy;
-  job.dst = executor_.own(op.dst_buffer, op.dst_offset);
+  job.dst = executor.own(op.dst_buffer, op.dst_offset);
   job.nbytes = op.nbytes;
   for (const Source& source : program.sources(op)) {
     if (source.slot < 0) {
-      job.sources.push_back(executor_.own(source.buffer, source.offset));
+      job.sources.push_back(executor.own(source.buffer, source.offset));
       continue;
     }
     const std::int32_t peer = program.peers()[static_cast<std::size_t>(source.slot)].rank;
-    const Remote at = executor_.remote(source.slot, source.buffer, source.offset);
+    const Remote at = executor.remote(source.slot, source.buffer, source.offset);
     Result<const std::byte*> bytes = links_.load(peer, at, op.nbytes);
     if (!bytes.ok()) return bytes.status();
     job.sources.push_back(*bytes);
@@ -266,17 +283,19 @@ int Progress::handle_events() {
     if (peer >= lost_.size()) continue;
     if (lost_[peer].ok()) lost_[peer] = event.status;
     windows_.lost(event.peer, lost_[peer]);
-    if (current_ == nullptr || current_->fused() || !executor_.needs(event.peer, inbox())) continue;
-    executor_.fail(std::move(event.status));
+    for (std::size_t i = 0; i < runs_.n_draining(); ++i)
+      if (Executor& executor = runs_.draining(i).executor; executor.needs(event.peer, inbox())) executor.fail(event.status);
+    if (current() == nullptr || current()->fused()) continue;
+    if (Executor& executor = runs_.now().executor; executor.needs(event.peer, inbox())) executor.fail(std::move(event.status));
   }
   events_.clear();
   return n;
 }
 
-Status Progress::deadline_passed() const {
-  const Blocked blocked = executor_.oldest_blocked(inbox());
-  std::string message = name_of(*current_) + " on rank " + std::to_string(own_->rank()) + " did not end within " +
-                        seconds_text(current_->timeout_s());
+Status Progress::deadline_passed(const Run& run) const {
+  const Blocked blocked = run.executor.oldest_blocked(inbox());
+  std::string message = name_of(*run.work) + " on rank " + std::to_string(own_->rank()) + " did not end within " +
+                        seconds_text(run.work->timeout_s());
   if (blocked.channel >= 0) message += ": " + blocked.text;
   message += blocked.peer >= 0
                  ? "; does rank " + std::to_string(blocked.peer) + " run the same collective? If it does, raise the timeout"
@@ -284,14 +303,14 @@ Status Progress::deadline_passed() const {
   return Status(Code::timeout, message, blocked.peer, -1, blocked.op_id);
 }
 
-void Progress::record(Track track, std::uint16_t index, SpanKind kind, const Op* op, std::int32_t peer,
+void Progress::record(const Work& work, Track track, std::uint16_t index, SpanKind kind, const Op* op, std::int32_t peer,
                       std::int64_t begin_ns, std::int64_t end_ns, SpanStatus status) {
   if (!spans_.enabled()) return;
   SpanRecord span{};
   span.begin_ns = begin_ns;
   span.end_ns = end_ns;
   span.nbytes = op == nullptr ? 0 : static_cast<std::int64_t>(op->nbytes);
-  span.coll_id = current_->coll_id();
+  span.coll_id = work.coll_id();
   span.op_id = op == nullptr ? -1 : op->op_id;
   span.peer = peer;
   span.index = index;
@@ -300,20 +319,20 @@ void Progress::record(Track track, std::uint16_t index, SpanKind kind, const Op*
   span.kind = static_cast<std::uint8_t>(kind);
   span.status = static_cast<std::uint8_t>(status);
   if (kind == SpanKind::collective) {
-    const Program& program = current_->program();
+    const Program& program = work.program();
     span.nbytes = static_cast<std::int64_t>(std::max(program.bytes(Buffer::input), program.bytes(Buffer::output)));
   }
   spans_.record(span);
 }
 
 // What each channel was waiting for when the run failed.
-void Progress::record_blocked(SpanStatus status) {
+void Progress::record_blocked(const Run& run, SpanStatus status) {
   if (!spans_.enabled()) return;
-  const Program& program = current_->program();
+  const Program& program = run.work->program();
   for (std::size_t c = 0; c < program.n_channels(); ++c) {
-    const Executor::Position at = executor_.position(c);
+    const Executor::Position at = run.executor.position(c);
     if (at.op == nullptr) continue;
-    record(Track::channel, at.op->channel, static_cast<SpanKind>(at.op->kind), at.op, at.op->peer, at.since_ns, now_ns_,
+    record(*run.work, Track::channel, at.op->channel, static_cast<SpanKind>(at.op->kind), at.op, at.op->peer, at.since_ns, now_ns_,
            status);
   }
 }
@@ -323,25 +342,43 @@ void Progress::record_computing(SpanStatus status) {
   computed_.clear();
   stream()->running(now_ns_, computed_);
   for (const Stream::Partition& partition : computed_) {
-    const Op& op = current_->program().ops()[partition.op];
-    record(Track::compute, op.channel, SpanKind::compute, &op, -1, partition.begin_ns, now_ns_, status);
+    const Op& op = current()->program().ops()[partition.op];
+    record(*current(), Track::compute, op.channel, SpanKind::compute, &op, -1, partition.begin_ns, now_ns_, status);
   }
 }
 
+void Progress::record_end(const Work& work, const Status& status) {
+  const SpanStatus how = status.ok() ? SpanStatus::ok : span_status(status);
+  record(work, Track::control, 0, SpanKind::collective, nullptr, -1, work.begin_ns(), now_ns_, how);
+}
+
+void Progress::hold(Work& work) {
+  for (std::shared_ptr<Block>& block : work.take_memory())
+    if (block != nullptr) held_.push_back(std::move(block));
+}
+
+// What runs has ended well. Those before it end first.
 void Progress::end_current(Status status) {
-  const SpanStatus how = status.ok()                        ? SpanStatus::ok
-                         : status.code == Code::aborted ? SpanStatus::aborted
-                                                            : SpanStatus::failed;
-  if (!status.ok()) {
-    if (!current_->fused()) record_blocked(how);
-    record_computing(how);
-    for (std::shared_ptr<Block>& block : current_->take_memory())
-      if (block != nullptr) held_.push_back(std::move(block));
+  if (runs_.n_draining() > 0) return runs_.set_aside();
+  record_end(*current(), status);
+  set_state(EngineState::idle);
+  if (current()->fused()) local_->leave();
+  end(runs_.take_current(), std::move(status));
+}
+
+void Progress::fail_current(const Status& reason) {
+  const SpanStatus how = span_status(reason);
+  if (current()->fused()) {
+    local_->group().stop(reason);
+  } else {
+    runs_.now().executor.fail(reason);
+    record_blocked(runs_.now(), how);
   }
-  record(Track::control, 0, SpanKind::collective, nullptr, -1, current_->begin_ns(), now_ns_, how);
-  if (status.ok()) set_state(EngineState::idle);
-  if (current_->fused()) local_->leave();
-  end(std::exchange(current_, nullptr), std::move(status));
+  record_computing(how);
+  hold(*current());
+  record_end(*current(), reason);
+  if (current()->fused()) local_->leave();
+  end(runs_.take_current(), reason);
 }
 
 void Progress::end(std::shared_ptr<Work> work, Status status) {
@@ -358,11 +395,10 @@ void Progress::stop(Status reason) {
   windows_.stop(reason);
   jobs_.clear();
   completions_.clear();
-  if (current_ != nullptr) {
-    if (current_->fused()) local_->group().stop(reason);
-    else executor_.fail(reason);
-    end_current(reason);
-  }
+  stop_draining(reason);
+  if (current() != nullptr) fail_current(reason);
+  for (std::size_t i = 0; i < runs_.n_announced(); ++i) hold(*queue_[i]);
+  runs_.withdraw();
   while (!queue_.empty()) {
     std::shared_ptr<Work> work = std::move(queue_.front());
     queue_.pop();
@@ -376,11 +412,12 @@ void Progress::wait_set(std::vector<pollfd>& descriptors, std::int64_t& wake_ns)
   if (stopped_) return;
   links_.wait_set(descriptors, wake_ns);
   if (!jobs_.empty()) wake_ns = 0;
-  if (current_ == nullptr && !queue_.empty() && queue_.front()->stall() != nullptr) wake_ns = std::min(wake_ns, now_ns_ + kStallNs);
-  if (current_ == nullptr) return;
-  wake_ns = std::min(wake_ns, current_->deadline_ns());
+  if (current() == nullptr && !queue_.empty() && queue_.front()->stall() != nullptr) wake_ns = std::min(wake_ns, now_ns_ + kStallNs);
+  for (std::size_t i = 0; i < runs_.n_draining(); ++i) wake_ns = std::min(wake_ns, runs_.draining(i).work->deadline_ns());
+  if (current() == nullptr) return;
+  wake_ns = std::min(wake_ns, current()->deadline_ns());
   if (stream() != nullptr) wake_ns = std::min(wake_ns, stream()->due_ns());
-  if (current_->fused()) wake_ns = std::min(wake_ns, now_ns_ + node::Parking::kLongestNs);
+  if (current()->fused()) wake_ns = std::min(wake_ns, now_ns_ + node::Parking::kLongestNs);
 }
 
 void Progress::reset(std::uint16_t epoch) {

@@ -4,14 +4,14 @@
 //     deadlines and aborts, records spans. The user's computation runs beside it (stream.hpp).
 // Is not: a thread or a waiting caller (driver.cpp is both) and not safe for threads.
 //
-//   idle ──work queued──► running ──executor done──► idle
+//   idle ──work queued──► running ──executor done──► idle          what overlaps with a run: runs.hpp
 //                            │ executor failed, deadline passed, peer lost, told to stop
 //                            ▼
 //                         stopped ──reset(epoch)──► idle         stopped: every work ends with the first reason; links are
 //                                                                not polled, so nothing more moves
 //
 // Invariants
-//  - One collective runs at a time, in the order of their start.
+//  - One program runs at a time; collectives begin and end in the order of their start.
 //  - The first reason to stop is in the rank's segment, where everybody sees it, before any work ends with it.
 //  - Memory of a collective that failed is held until reset: peers and links may still touch it.
 #pragma once
@@ -24,6 +24,7 @@
 #include "comm/jobs.hpp"
 #include "comm/links.hpp"
 #include "comm/local.hpp"
+#include "comm/runs.hpp"
 #include "comm/windows.hpp"
 #include "comm/work.hpp"
 #include "exec/executor.hpp"
@@ -49,7 +50,7 @@ class Progress {
   Status post(const std::shared_ptr<Sided>& op);
   // Before and after a sleep on the doorbell: ranks of the node ring it only in between. False: nothing to take back.
   bool announce_sleep() const {
-    const bool waits = current_ != nullptr && current_->fused();
+    const bool waits = current() != nullptr && current()->fused();
     if (waits) local_->group().announce_doorbell();
     return waits;
   }
@@ -62,7 +63,7 @@ class Progress {
   int step();
   // What to sleep on after a step that did nothing.
   void wait_set(std::vector<pollfd>& descriptors, std::int64_t& wake_ns) const;
-  bool busy() const { return current_ != nullptr || !queue_.empty() || windows_.busy(); }
+  bool busy() const { return current() != nullptr || runs_.n_draining() > 0 || !queue_.empty() || windows_.busy(); }
   // Works, or what they left behind, still need somebody to step.
   bool outstanding() const { return busy() || links_.unsent(); }
   // Grows when a work or an op of a window has ended, or a partition waits for its caller.
@@ -82,22 +83,34 @@ class Progress {
   Status check_lost(const Program& program) const;
   bool begin_next();
   bool held_back();
-  Stream* stream() const { return current_ == nullptr ? nullptr : current_->stream(); }
+  const std::shared_ptr<Work>& current() const { return runs_.current(); }
+  Stream* stream() const { return current() == nullptr ? nullptr : current()->stream(); }
   int take_computed();
   Status compute(const Post& post);
   int drive();
   int drive_fused();
-  void perform(const Post& post);
-  Status add_job(const Post& post);
+  int advance(Run& run);
+  void perform(Run& run, const Post& post);
+  Status add_job(const Executor& executor, const Post& post);
   int handle_events();
   void end(std::shared_ptr<Work> work, Status status);
   void end_current(Status status);
+  void fail_current(const Status& reason);
+  void hold(Work& work);
   void linger();
-  Status deadline_passed() const;
-  void record(Track track, std::uint16_t index, SpanKind kind, const Op* op, std::int32_t peer, std::int64_t begin_ns,
+  Status deadline_passed(const Run& run) const;
+  void record(const Work& work, Track track, std::uint16_t index, SpanKind kind, const Op* op, std::int32_t peer, std::int64_t begin_ns,
               std::int64_t end_ns, SpanStatus status);
-  void record_blocked(SpanStatus status);
+  void record_end(const Work& work, const Status& status);
+  void record_blocked(const Run& run, SpanStatus status);
   void record_computing(SpanStatus status);
+
+  // Runs that overlap with the current one (overlap.cpp).
+  void set_aside();
+  void announce();
+  int drive_others();
+  void end_drained();
+  void stop_draining(const Status& reason);
 
   std::shared_ptr<RankSegment> own_;
   SpanWriter spans_;
@@ -106,8 +119,7 @@ class Progress {
   Jobs jobs_;
   Local* local_;
   Baselines baselines_;
-  Executor executor_;
-  std::shared_ptr<Work> current_;
+  Runs runs_;
   Queue<std::shared_ptr<Work>> queue_;
   std::vector<Completion> completions_;
   std::vector<LinkEvent> events_;

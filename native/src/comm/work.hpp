@@ -113,6 +113,8 @@ class Work final : public Goal {
   }
   std::span<const KnownPeer> known() const { return exchange_.known; }
   bool fused() const { return program_->fused.has_value(); }
+  // Whether it says all that it will do, and with which memory, before its turn: then others may begin before it has ended.
+  bool overlaps() const { return !fused() && exchange_.exchange == nullptr && stream_ == nullptr; }
   node::Call call() const {
     node::Call call = *program_->fused;
     call.input = binding_.base[0];

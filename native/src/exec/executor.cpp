@@ -11,14 +11,13 @@ void Baselines::zero() {
   std::fill(ready_sent_.begin(), ready_sent_.end(), 0);
 }
 
-Executor::Executor() { posts_.reserve(kMaxPosts); }
+Executor::Executor(std::uint32_t at, std::uint32_t of) : run_number_(at), run_step_(of) { posts_.reserve(kMaxPosts); }
 
-void Executor::start(const Program& program, const Binding& binding, Baselines& baselines, std::span<const KnownPeer> known) {
+void Executor::prepare(const Program& program, const Binding& binding, Baselines& baselines) {
   program_ = &program;
   binding_ = binding;
   baselines_ = &baselines;
-  run_ = Run::running;
-  run_number_ = (run_number_ + 1) & kMostRuns;
+  run_number_ = (run_number_ + run_step_) & kMostRuns;
   status_ = Status();
   more_ = false;
   posts_.clear();
@@ -26,11 +25,6 @@ void Executor::start(const Program& program, const Binding& binding, Baselines& 
   for (std::size_t c = 0; c < channels_.size(); ++c) {
     channels_[c].next = program.channel_begin(c);
     channels_[c].end = program.channel_begin(c + 1);
-  }
-  base_.resize(program.counters().size());
-  for (std::size_t i = 0; i < base_.size(); ++i) {
-    const Counter& counter = program.counters()[i];
-    base_[i] = counter.peer == program.rank() ? 0 : baselines.counter(counter.peer, counter.sig_channel);
   }
   own_raised_.assign(static_cast<std::size_t>(program.ready_channel()), 0);
   flights_.assign(program.n_flights(), 0);
@@ -42,6 +36,21 @@ void Executor::start(const Program& program, const Binding& binding, Baselines& 
   ready_out_.assign(program.ready_to().size(), ReadySlot());
   ready_posted_ = 0;
   outstanding_ = 0;
+}
+
+void Executor::announce(const Program& program, const Binding& binding, Baselines& baselines) {
+  prepare(program, binding, baselines);
+  run_ = Run::announced;
+}
+
+void Executor::start(const Program& program, const Binding& binding, Baselines& baselines, std::span<const KnownPeer> known) {
+  if (run_ != Run::announced) prepare(program, binding, baselines);
+  run_ = Run::running;
+  base_.resize(program.counters().size());
+  for (std::size_t i = 0; i < base_.size(); ++i) {
+    const Counter& counter = program.counters()[i];
+    base_[i] = counter.peer == program.rank() ? 0 : baselines.counter(counter.peer, counter.sig_channel);
+  }
   if (!known.empty()) take_known(known);
 }
 
@@ -69,8 +78,10 @@ void Executor::advance(std::int64_t now_ns, std::span<const Completion> completi
   more_ = false;
   now_ns_ = now_ns;
   for (const Completion& completion : completions) complete(completion);
-  if (run_ != Run::running) return;
+  if (run_ == Run::draining && outstanding_ == 0) run_ = Run::done;
+  if (run_ != Run::running && run_ != Run::announced) return;
   post_ready(now_ns);
+  if (run_ == Run::announced) return;
   for (std::size_t c = 0; c < channels_.size() && run_ == Run::running; ++c) run_channel(c, now_ns, inbox);
   if (run_ == Run::running) try_finish();
 }
@@ -264,7 +275,7 @@ bool Executor::slot_ready(std::int32_t slot, const Inbox& inbox) {
   const Peer& peer = program_->peers()[at];
   const std::uint64_t sequence = baselines_->counter(peer.rank, program_->ready_channel()) + 1;
   if (inbox.signals.value(peer.rank, program_->ready_channel()) < sequence) return false;
-  const ReadySlot& found = inbox.ready[static_cast<std::size_t>(peer.rank)];
+  const ReadySlot& found = inbox.ready[ready_slot(peer.rank, sequence)];
   if (Status status = check_ready(*program_, peer, found, sequence); !status.ok()) {
     fail(std::move(status));
     return false;
@@ -293,13 +304,25 @@ std::uint64_t Executor::counter_value(const Op& wait, const Inbox& inbox) const 
   return value < base ? 0 : value - base;
 }
 
+bool Executor::averages() const {
+  return program_->identity().redop == RedOp::avg && program_->output_elements() > 0 && program_->n_ranks_avg() > 1;
+}
+
+bool Executor::drainable() const {
+  if (run_ != Run::running || more_ || averages()) return false;
+  return std::all_of(channels_.begin(), channels_.end(), [](const Channel& channel) { return channel.state == State::finished; });
+}
+
+void Executor::drain() {
+  count_up();
+  run_ = Run::draining;
+}
+
 void Executor::try_finish() {
   if (outstanding_ > 0 || more_) return;
   for (const Channel& channel : channels_)
     if (channel.state != State::finished) return;
-  const bool average = program_->identity().redop == RedOp::avg && program_->output_elements() > 0 &&
-                       program_->n_ranks_avg() > 1;
-  if (!average) return finish();
+  if (!averages()) return finish();
   if (!room(1)) {
     more_ = true;
     return;
@@ -309,11 +332,16 @@ void Executor::try_finish() {
   post(PostKind::divide, 0, -1, 0, kDivideCookie, now_ns_);
 }
 
-void Executor::finish() {
+// The next run begins where this one got to.
+void Executor::count_up() {
   for (const Counter& counter : program_->counters())
     if (counter.peer != program_->rank()) baselines_->counter(counter.peer, counter.sig_channel) += counter.total;
   for (std::size_t slot = 0; slot < ready_.size(); ++slot)
     if (ready_[slot] != Entered::known) ++baselines_->counter(program_->peers()[slot].rank, program_->ready_channel());
+}
+
+void Executor::finish() {
+  count_up();
   run_ = Run::done;
 }
 
@@ -368,7 +396,8 @@ Put Executor::ready_put_of(const Post& post) const {
   put.peer_nic = path.peer_nic;
   put.source = reinterpret_cast<const std::byte*>(&ready_out_[post.op]);
   put.nbytes = sizeof(ReadySlot);
-  put.destination = {kControlRegionKey, static_cast<std::uint64_t>(program_->rank()) * sizeof(ReadySlot)};
+  const std::size_t slot = ready_slot(program_->rank(), ready_out_[post.op].sequence);
+  put.destination = {kControlRegionKey, static_cast<std::uint64_t>(slot) * sizeof(ReadySlot)};
   put.signal = program_->ready_channel();
   put.cookie = post.cookie;
   return put;

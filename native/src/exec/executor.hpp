@@ -5,8 +5,12 @@
 // Is not: a thread, a clock, a transport or a copier: it never waits, does no I/O and touches no user byte.
 //
 //   run      idle ──start──► running ──all channels at end, nothing in flight──► finishing (avg) ──► done
-//                               │                                                    │
-//                               └───────── a completion failed, READY differs ───────┴──► failed
+//              │                │  └─ all channels at end ──drain──► draining ──nothing in flight──►─┘
+//              └─announce─► announced ──start──► running
+//                               └───────── a completion failed, READY differs ──────────────────► failed
+//
+//     announced: peers may write already, nothing of this rank is posted but READY. draining: the program is over, what it
+//     put has not been confirmed. So runs that follow one another overlap, each with an executor (comm/runs.hpp).
 //
 //   channel  running ──put, signal: post, go on──► running
 //            running ──peer has not entered──► await_ready ──its READY──► running
@@ -117,8 +121,16 @@ class Executor {
   static constexpr std::size_t kMaxPosts = 1024;
   static constexpr std::size_t kMaxCompletions = 256;  // per advance
 
-  Executor();
+  // Several that share completions have numbers `at` of `of`, a power of two: the runs of each are told apart.
+  explicit Executor(std::uint32_t at = 0, std::uint32_t of = 1);
 
+  // Enters a run that start() will begin, the same program and binding; runs that begin before it entered before it.
+  void announce(const Program& program, const Binding& binding, Baselines& baselines);
+  bool announced() const { return run_ == Run::announced; }
+  // Whether all peers of the run are told of it, or will be without another call.
+  bool entered() const { return ready_posted_ == program_->ready_to().size(); }
+  // What was announced will not be started.
+  void withdraw() { run_ = Run::idle; }
   // Begins a run. The program and baselines live until it is done or failed. Of the peers that are `known` no READY is awaited.
   void start(const Program& program, const Binding& binding, Baselines& baselines, std::span<const KnownPeer> known = {});
 
@@ -128,8 +140,11 @@ class Executor {
   std::span<const Post> posts() const { return posts_; }
   bool more() const { return more_; }
 
-  bool active() const { return run_ == Run::running || run_ == Run::finishing; }
+  bool active() const { return run_ == Run::running || run_ == Run::finishing || run_ == Run::announced || run_ == Run::draining; }
   bool done() const { return run_ == Run::done; }
+  // Whether only completions of what was posted are to come: then drain() lets another run start.
+  bool drainable() const;
+  void drain();
   bool failed() const { return run_ == Run::failed; }
   const Status& status() const { return status_; }
   // The op of a post is done by two hands: it ends with the second completion.
@@ -168,7 +183,7 @@ class Executor {
   Remote remote(std::int32_t slot, Buffer buffer, std::uint64_t offset) const;
 
  private:
-  enum class Run : std::uint8_t { idle, running, finishing, done, failed };
+  enum class Run : std::uint8_t { idle, announced, running, finishing, draining, done, failed };
   enum class Entered : std::uint8_t { no, yes, known };
   enum class State : std::uint8_t { running, await_ready, await_signal, await_flush, in_flight, finished };
 
@@ -192,6 +207,7 @@ class Executor {
   void post_op(PostKind kind, const Op& op, std::uint32_t index);
   void ended(const Op& op, std::uint32_t index, std::int64_t begin_ns);
 
+  void prepare(const Program& program, const Binding& binding, Baselines& baselines);
   void take_known(std::span<const KnownPeer> known);
   void post_ready(std::int64_t now_ns);
   void complete(const Completion& completion);
@@ -203,7 +219,9 @@ class Executor {
   bool slot_ready(std::int32_t slot, const Inbox& inbox);
   std::uint32_t in_flight(const Op& flush) const;
   std::uint64_t counter_value(const Op& wait, const Inbox& inbox) const;
+  bool averages() const;
   void try_finish();
+  void count_up();
   void finish();
   Blocked blocked_op(const Op& op, std::string why, std::int64_t since_ns) const;
   Blocked blocked_in_flight(const Op& op, std::int64_t since_ns) const;
@@ -214,6 +232,7 @@ class Executor {
   Run run_ = Run::idle;
   static constexpr std::uint32_t kMostRuns = 0x7fffffff;  // the upper bit of a cookie is not the executor's
   std::uint32_t run_number_ = 0;
+  std::uint32_t run_step_ = 1;
   Status status_;
   bool more_ = false;
   std::vector<Post> posts_;

@@ -31,11 +31,17 @@ class ProgramBuilder {
     }
     program_.flight_begin_.push_back(next_flight_);
     mark_awaited();
+    program_.writes_ = !program_.ready_to_.empty() || std::any_of(program_.ops_.begin(), program_.ops_.end(), writes_here);
     return std::move(program_);
   }
 
  private:
   std::size_t n_channels() const { return static_cast<std::size_t>(spec_.n_channels); }
+
+  static bool writes_here(const Op& op) {
+    const bool elsewhere = (op.kind == Kind::put || op.kind == Kind::signal) && op.slot >= 0;
+    return !elsewhere && op.kind != Kind::wait && op.kind != Kind::flush;
+  }
 
   // A rank needs no READY of itself, and one per peer.
   void add_ready_to() {

@@ -161,6 +161,8 @@ class Program {
   std::uint32_t flight_begin(std::size_t channel) const { return flight_begin_[channel]; }
   std::uint32_t n_flights() const { return flight_begin_.back(); }
   std::uint32_t max_sources() const { return max_sources_; }
+  // Whether a run changes bytes of this rank's buffers: its own ops do, or peers may.
+  bool writes() const { return writes_; }
 
  private:
   friend class ProgramBuilder;
@@ -175,6 +177,7 @@ class Program {
   std::uint64_t alias_offset_ = 0;
   std::int32_t partitions_ = 0;
   std::uint32_t max_sources_ = 1;
+  bool writes_ = false;
   std::vector<Op> ops_;
   std::vector<std::uint32_t> channel_begin_;
   std::vector<std::uint32_t> flight_begin_;
