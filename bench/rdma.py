@@ -6,6 +6,7 @@ in the same run, with starts subtracted; a ratio is the median over rounds of ra
 comes, and perftest whose empty polls give the core up (yielding_poll.c), since those of the first keep soft RoCE from running.
 
     python -m bench rdma
+    python -m bench.rdma FILE SECONDS     measures the next cases for about so long, keeps them in FILE, and writes the record with the last
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.peers import programs
+from bench.record import save
 from ccl_lab import rdma
 from ccl_lab.errors import UnsupportedError
 from tests import rig
@@ -28,6 +30,7 @@ from tests import rig
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE, SHIM = ROOT / "bench/yielding_poll.c", ROOT / "build/bench/yielding_poll.so"
 PEERS = ("ib_write_bw", "ib_write_bw_yielding")  # sides that the others are compared with
+LIMITS = {"all_reduce": "ib_write_bw_both_ways"}  # sides that send and receive at once, and what a machine can do of that
 ROUNDS, MOVED_BYTES, TIMEOUT_S = 3, 32 << 20, 1800
 NICS = (1, 4)
 SIZES = (64 << 10, 1 << 20, 8 << 20)
@@ -70,34 +73,68 @@ def rows_of(printed: str) -> list[dict[str, Any]]:
         best = [min(pair) for pair in zip(*(seconds[peer] for peer in PEERS), strict=True)]
         ratios = {side: statistics.median(peer / own for peer, own in zip(best, times, strict=True)) for side, times in seconds.items()}
         rates = {side: nics * nbytes / statistics.median(times) / 1e9 for side, times in seconds.items()}
+        for side, limit in LIMITS.items():
+            ratios[side] = statistics.median(most / own for most, own in zip(seconds[limit], seconds[side], strict=True))
         found.append({"nics": nics, "bytes": nbytes, "gbytes_per_s": rates, "of_peer": ratios, "counted": len(rounds), "rounds": every})
     return found
 
 
-def run() -> dict[str, Any]:
-    """The facts of a record."""
-    if why := missing():
-        return {"summary": f"skipped: {why}", "cases": []}
-    began = time.time()
-    cases = [f"{nics}:{nbytes}" for nics in NICS for nbytes in SIZES]
-    printed = ""
+def _measure(known: dict[str, Any], seconds: float = float("inf")) -> bool:
+    """Adds to known["printed"] for so many seconds, a boot for each case of each round; whether all are there."""
+    until = time.monotonic() + seconds
     for round_ in range(ROUNDS):
-        command = [sys.executable, "-m", "bench.rdma_sides", str(round_), str(MOVED_BYTES), *cases]
-        outcomes = rig.run(command, machines=2, nics=max(NICS), timeout_s=TIMEOUT_S)
-        if rig.status_of(outcomes):
-            raise RuntimeError("\n".join(map(str, outcomes)))
-        printed += outcomes[1].stdout
-    rows = rows_of(printed)
+        for case in (f"{nics}:{nbytes}" for nics in NICS for nbytes in SIZES):
+            name = f"{round_} {case}"
+            if name in known["printed"]:
+                continue
+            if time.monotonic() > until:
+                return False
+            began = time.monotonic()
+            command = [sys.executable, "-m", "bench.rdma_sides", str(round_), str(MOVED_BYTES), case]
+            outcomes = rig.run(command, machines=2, nics=max(NICS), timeout_s=TIMEOUT_S)
+            if rig.status_of(outcomes):
+                raise RuntimeError("\n".join(map(str, outcomes)))
+            known["printed"][name] = outcomes[1].stdout
+            known["took_s"] += time.monotonic() - began
+    return True
+
+
+def _facts(known: dict[str, Any]) -> dict[str, Any]:
+    rows = rows_of("".join(known["printed"].values()))
     for row in rows:
         said = ", ".join(f"{side} {rate:.3f} GB/s ({row['of_peer'][side]:.0%})" for side, rate in row["gbytes_per_s"].items())
         print(f"rdma: {row['nics']} NIC(s), {row['bytes'] >> 10} KiB: {said}", flush=True)
     large = {nics: next(row for row in rows if (row["nics"], row["bytes"]) == (nics, 1 << 20)) for nics in NICS}
     words = "; ".join(
         f"{nics} NIC(s): perftest {max(row['gbytes_per_s'][peer] for peer in PEERS):.3f} GB/s, "
-        + ", ".join(f"{side} {ratio:.0%} of it" for side, ratio in row["of_peer"].items() if side not in PEERS)
+        + ", ".join(f"{side} {ratio:.0%} of {LIMITS.get(side, 'it')}" for side, ratio in row["of_peer"].items() if side not in PEERS)
         for nics, row in large.items()
     )
     return {
-        "summary": f"writes of 1 MiB on soft RoCE, {words}",
-        "peers": PEERS, "moved_bytes_per_nic": MOVED_BYTES, "took_s": time.time() - began, "load": os.getloadavg(), "cases": rows,
+        "summary": f"writes of 1 MiB on soft RoCE, {words}", "peers": PEERS, "limits": LIMITS, "moved_bytes_per_nic": MOVED_BYTES,
+        "took_s": known["took_s"], "load": os.getloadavg(), "cases": rows,
     }  # fmt: skip
+
+
+def run() -> dict[str, Any]:
+    """The facts of a record."""
+    if why := missing():
+        return {"summary": f"skipped: {why}", "cases": []}
+    known: dict[str, Any] = {"printed": {}, "took_s": 0.0}
+    _measure(known)
+    return _facts(known)
+
+
+def _part(path: Path, seconds: float) -> None:
+    if why := missing():
+        raise SystemExit(why)
+    known = json.loads(path.read_text()) if path.exists() else {"printed": {}, "took_s": 0.0}
+    whole = _measure(known, seconds)
+    path.write_text(json.dumps(known))
+    print(f"{len(known['printed'])} of {ROUNDS * len(NICS) * len(SIZES)} cases and rounds")
+    if whole:
+        print(save("rdma", _facts(known), ROOT / "bench/records"))
+
+
+if __name__ == "__main__":
+    _part(Path(sys.argv[1]), float(sys.argv[2]))

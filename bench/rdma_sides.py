@@ -34,6 +34,7 @@ SHIM = Path(__file__).resolve().parent.parent / "build/bench/yielding_poll.so"
 FEW = 5  # perftest takes no fewer
 IN_FLIGHT = DEPTH // 2
 QUEUE_PAIRS = 1  # of every side, for each pair of NICs: perftest's default
+IN_TURN = 4  # buffers of a stream of messages: while one arrives, those after it have a place
 TIMEOUT, RETRIES = 18, 6  # nothing is to fail here, however busy the host
 
 
@@ -69,6 +70,11 @@ def yielding(meeting: Meeting, rails: Sequence[int], nbytes: int, transfers: int
     return write_bw(meeting, rails, nbytes, transfers, preload=str(SHIM))
 
 
+def both_ways(meeting: Meeting, rails: Sequence[int], nbytes: int, transfers: int) -> float:
+    """The same while machine 0 writes as much: what the one core of a machine sends and receives at once."""
+    return write_bw(meeting, rails, nbytes, transfers, preload=str(SHIM), both_ways=True)
+
+
 def transport(meeting: Meeting, rails: Sequence[int], nbytes: int, transfers: int) -> float:
     """The verbs transport alone: puts with a signal each (native/bench/verbs.cpp)."""
     words = [str(PROGRAM), str(ME), str(nbytes), str(transfers), "1", *(f"10.77.{rail}.1" for rail in rails)]
@@ -83,15 +89,32 @@ def settings_of(rails: Sequence[int]) -> dict[str, str]:
 
 
 def engine(meeting: Meeting, rails: Sequence[int], nbytes: int, transfers: int) -> float:
-    """Sends through `ccl_lab.init()` over verbs, all started at once, of `nbytes` for each NIC; one queue pair for each pair of NICs."""
+    """Sends through `ccl_lab.init()` over verbs, all started at once, of `nbytes` for each NIC, to and from IN_TURN buffers in turn."""
     gc.collect()  # a communicator keeps its 64 GiB of addresses until it is collected, and a machine of the rig has 512
     with join(**settings_of(rails)) as comm:
-        memory = ccl.empty(len(rails) * nbytes, "uint8")
+        memory = [ccl.empty(len(rails) * nbytes, "uint8") for _ in range(IN_TURN)]
         move = comm.recv if ME == 0 else comm.send
-        move(memory, 1 - ME)  # makes the connections, registers the memory
+        for each in memory:
+            move(each, 1 - ME)  # makes the connections, registers the memory
         comm.barrier()
         begin = time.monotonic()
-        for work in [move(memory, 1 - ME, async_op=True) for _ in range(transfers)]:
+        for work in [move(memory[i % IN_TURN], 1 - ME, async_op=True) for i in range(transfers)]:
+            work.wait()
+        seconds = time.monotonic() - begin
+        comm.barrier()
+    return seconds
+
+
+def all_reduce(meeting: Meeting, rails: Sequence[int], nbytes: int, transfers: int) -> float:
+    """Sums of `nbytes` for each NIC, which a machine sends once and receives once, all started at once."""
+    gc.collect()
+    with join(**settings_of(rails)) as comm:
+        memory = ccl.empty(len(rails) * nbytes // 4, "int32")
+        memory[:] = 0
+        comm.all_reduce(memory)
+        comm.barrier()
+        begin = time.monotonic()
+        for work in [comm.all_reduce(memory, async_op=True) for _ in range(transfers)]:
             work.wait()
         seconds = time.monotonic() - begin
         comm.barrier()
@@ -117,7 +140,7 @@ def one_sided(meeting: Meeting, rails: Sequence[int], nbytes: int, transfers: in
 
 SIDES: dict[str, Side] = {
     "ib_write_bw": write_bw, "ib_write_bw_yielding": yielding, "pyverbs": pyverbs, "transport": transport, "ccl_lab": engine,
-    "one_sided": one_sided,
+    "one_sided": one_sided, "ib_write_bw_both_ways": both_ways, "all_reduce": all_reduce,
 }  # fmt: skip
 
 

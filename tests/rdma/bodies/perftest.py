@@ -21,11 +21,11 @@ from .control import ME, NICS, Meeting
 FIRST_PORT, LISTENS, LIMIT_S = 18_515, "0A", 300
 
 
-def _command(rail: int, nbytes: int, iterations: int, queue_pairs: int) -> list[str]:
+def _command(rail: int, nbytes: int, iterations: int, queue_pairs: int, both_ways: bool) -> list[str]:
     port = rdma.port(f"rxe{rail}")
     assert port.gid
     return ["ib_write_bw", "-F", "-d", port.device, "-x", str(port.gid.index), "-p", str(FIRST_PORT + rail),
-            "-s", str(nbytes), "-n", str(iterations), "-q", str(queue_pairs)]  # fmt: skip
+            "-s", str(nbytes), "-n", str(iterations), "-q", str(queue_pairs), *["-b"] * both_ways]  # fmt: skip
 
 
 def _start(command: list[str], preload: str) -> subprocess.Popen[str]:
@@ -49,9 +49,12 @@ def _end(programs: list[subprocess.Popen[str]]) -> None:
         assert program.returncode == 0, printed
 
 
-def write_bw(meeting: Meeting, rails: Sequence[int], nbytes: int, iterations: int, queue_pairs: int = 1, preload: str = "") -> float:
-    """Seconds from the start of the clients to the end of the last, on machine 1; machine 0 serves, and gives 0. preload: a library."""
-    commands = [_command(rail, nbytes, iterations, queue_pairs) for rail in rails]
+def write_bw(
+    meeting: Meeting, rails: Sequence[int], nbytes: int, iterations: int, queue_pairs: int = 1, preload: str = "", both_ways: bool = False
+) -> float:
+    """Seconds from the start of the clients to the end of the last, on machine 1; machine 0 serves, and gives 0. preload: a library.
+    both_ways: machine 0 writes as much at the same time."""
+    commands = [_command(rail, nbytes, iterations, queue_pairs, both_ways) for rail in rails]
     if ME == 0:
         servers = [_start(command, preload) for command in commands]
         while not {FIRST_PORT + rail for rail in rails} <= _listening():
