@@ -27,7 +27,7 @@ def switched_off(comm: Any) -> dict[str, Any]:
     deadline, hurt = time.monotonic() + 80, False
     while True:
         before = paths(comm)["lost"]
-        cases.stream(comm, 10, 2 * cases.MIB, 4, lambda rank, hurt=hurt: None if hurt else switch_off(rank))
+        cases.stream(comm, 10, 16 * cases.MIB, 4, lambda rank, hurt=hurt: None if hurt else switch_off(rank))
         lost = paths(comm)["lost"] > before
         if ME == 1 and not hurt:
             time.sleep(0.2)
