@@ -29,7 +29,10 @@ def run_case(calls: list[str], n: int, nodes: int, nics: int, gbits: float = 20,
         assert status == 0 and "fine" in output, output
 
 
-@pytest.mark.parametrize("n, nodes, transport, nics", [(2, 0, "auto", 2), (3, 0, "tcp", 1), (2, 2, "auto", 1), (4, 2, "auto", 2), (3, 3, "auto", 4)])
+WAYS = [(2, 0, "auto", 2), (3, 0, "tcp", 1), (2, 2, "auto", 1), (4, 2, "auto", 2), (3, 3, "auto", 4)]
+
+
+@pytest.mark.parametrize("n, nodes, transport, nics", WAYS)
 @pytest.mark.parametrize("failover", ["on", "off"])
 def test_messages_that_are_queued_are_exact(n: int, nodes: int, transport: str, nics: int, failover: str) -> None:
     run_case(["queues(comm)", "both_ways(comm)"], n, nodes, nics, CCL_LAB_TRANSPORT=transport, CCL_LAB_FAILOVER=failover)
