@@ -147,6 +147,8 @@ struct Core {
   Route choose_route(bool all_mapped, bool overlaps, bool may_cross);
   void record(Track track, SpanKind kind, std::int64_t begin_ns, std::int64_t end_ns, std::uint64_t nbytes,
               std::int32_t peer, std::int32_t op_id) const;
+  // Whether both ranks sum all of an all_reduce that the kernel copies: beyond some size the additions come from memory.
+  bool sums_alone() const { return n == 2 && call.block_bytes <= 2 * 1024 * 1024; }
   // Whether the kernel copied.
   bool crossed() const { return route == Route::pulled || route == Route::swapped; }
   bool tracing() const { return spans != nullptr && spans->enabled(); }
