@@ -168,11 +168,11 @@ bool fetch_piece(Core& core, const Large& large, std::uint64_t begin, std::uint6
   return true;
 }
 
-void sum_piece(Core& core, std::uint64_t begin, std::uint64_t nbytes) {
+void sum_piece(Core& core, std::uint64_t begin, std::uint64_t nbytes, Stores stores) {
   const Call& call = core.call;
   std::byte* const target[] = {call.output + begin};
   reduce_to(call.dtype, call.redop, target, 1, core.sources.data(), core.sources.size(), nbytes / itemsize(call.dtype),
-            call.redop == RedOp::avg ? core.n : 1);
+            call.redop == RedOp::avg ? core.n : 1, stores);
   core.traffic.read_bytes += core.sources.size() * nbytes;
   core.traffic.written_bytes += nbytes;
 }
@@ -182,7 +182,8 @@ bool reduce_piece(Core& core, const Large& large) {
   const std::uint64_t nbytes = piece_of(core, large, begin);
   if (nbytes == 0) return true;
   if (!fetch_piece(core, large, begin, nbytes)) return false;
-  sum_piece(core, begin, nbytes);
+  const bool shared = core.call.collective == Collective::all_reduce && core.call.input != core.call.output;
+  sum_piece(core, begin, nbytes, shared && core.streams(core.call.block_bytes) ? Stores::streaming : Stores::cached);
   return true;
 }
 
@@ -237,7 +238,7 @@ Turn step_alone(Core& core, Large& large) {
     core.stage = kPieceOut;
   }
   if (core.call.input == core.call.output && !all_at_least(core, &Board::staged, read)) return core.may_wait();
-  sum_piece(core, begin, nbytes);
+  sum_piece(core, begin, nbytes, Stores::cached);
   if (++large.segment == large.n_segments) return leave(core);
   core.stage = kPieceIn;
   return Turn::busy;
