@@ -1,4 +1,4 @@
-// Plain buffers, which peers cannot see: segment by segment through stages that stay in the caches.
+// Plain buffers, which peers cannot see: segment by segment through stages, which are written past the caches where that pays.
 //
 //   segment s, half s & 1:
 //     owner of a plain input    what peers want of the input -> own stage                              staged = phase
