@@ -183,7 +183,7 @@ struct Item {
   bool live = false;
   bool copied = false;             // its bytes, when it was posted
   bool completed = false;          // told complete when it was posted, which needs the copy
-  bool urgent = false;
+  bool urgent = false;             // when it has landed, the peer confirms at once
   std::uint32_t lane = 0;
   const std::byte* source = nullptr;
   std::uint64_t nbytes = 0;
@@ -194,6 +194,7 @@ struct Item {
   std::uint32_t sequence = 0;
   std::uint64_t cookie = 0;
   Tag tag;
+  std::uint64_t order = 0;         // among the puts of this rank
   std::vector<std::byte> copy;     // keeps its memory from use to use
 };
 
@@ -202,6 +203,7 @@ struct Lane {
   PathRecord* home_path = nullptr; // null: no connection joined these NICs yet
   std::uint32_t id = 0;
   std::uint32_t next_number = 0;
+  bool owed = false;               // a put whose completion will be missed went, and none that asks for it since
   Queue<std::uint32_t> items;      // with bytes that are in no segment yet
   std::vector<Flight> again;       // lost on the way, by number, the next one last
 

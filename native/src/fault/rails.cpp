@@ -179,9 +179,13 @@ std::uint32_t Rails::new_item(const Put& put, std::uint32_t lane) {
   item.sequence = put.signal < 0 ? 0 : peers_[static_cast<std::size_t>(put.peer)].order->next_to_send(put.signal);
   item.cookie = put.cookie;
   item.tag = put.tag;
-  item.urgent = put.urgent;
+  item.order = ++n_posted_;
   item.copied = put.nbytes <= options_.copy_bytes;
   item.completed = item.copied && !put.surely;
+  // Nobody waits for what is complete already, but for what went before it: the last one of a program may be short.
+  bool& owed = lanes_[lane]->owed;
+  item.urgent = put.urgent && (owed || !item.completed);
+  owed = (owed || !item.completed) && !put.urgent;
   item.source = put.source;
   if (item.copied && put.nbytes > 0) {
     item.copy.assign(put.source, put.source + put.nbytes);
@@ -276,8 +280,9 @@ void Rails::send(PathRecord& path, Flight flight) {
   put.destination = {item.destination.key, item.destination.offset + flight.offset};
   put.cookie = segment_cookie(path.index, path.generation);
   put.tag = item.tag;
+  put.order = item.order;
   put.confirmed = true;
-  put.urgent = flight.last && item.urgent && !item.completed;
+  put.urgent = flight.last && item.urgent;
   put.notice = {lanes_[flight.lane]->id, flight.number, flight.last ? item.signal : -1, flight.last ? item.sequence : 0};
   if (path.flights.empty()) path.progress_ns = now_ns_;
   watch_ns_ = std::min(watch_ns_, now_ns_ + options_.silence_ns);

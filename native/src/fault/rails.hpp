@@ -221,6 +221,7 @@ class Rails final : public Receiver {
   std::vector<std::uint32_t> free_items_;
   std::vector<Reading> readings_;
   std::size_t n_readings_ = 0;
+  std::uint64_t n_posted_ = 0;     // puts
   std::uint32_t next_serial_ = 0;
   std::uint64_t next_token_ = 0;
   std::size_t n_unconfirmed_ = 0;

@@ -80,6 +80,7 @@ struct Put {
   bool confirmed = false;        // completes when the peer has it; then `notice` instead of `signal`
   bool urgent = false;           // the sender will wait for its completion
   bool surely = false;           // where puts are confirmed: completes with that, though its source was copied and is free
+  std::uint64_t order = 0;       // a NIC held to a rate takes lower ones first; 0: as posted. Segments of one put have one
   Notice notice;
 };
 
