@@ -160,6 +160,7 @@ struct PathRecord {
 
   Queue<Flight> flights;           // not confirmed, in the order they were posted
   std::uint64_t confirmed = 0;     // flights of this generation that are done with; the position of the first one left
+  std::uint64_t asked_until = 0;   // position after the last flight that asks to be confirmed at once, for the sake of the window
   std::uint64_t in_flight_bytes = 0;
   std::uint64_t received = 0;      // segments of the peer that landed in this generation
   std::uint64_t settled_received = 0;     // the same, of the generation that was agreed about last

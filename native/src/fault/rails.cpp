@@ -93,7 +93,7 @@ Status Rails::add_path(const Path& path, std::uint32_t generation) {
   const bool again = record.state != PathState::absent;
   record.state = PathState::up;
   record.generation = generation;
-  record.confirmed = record.received = record.in_flight_bytes = 0;
+  record.confirmed = record.asked_until = record.received = record.in_flight_bytes = 0;
   record.window = Window(options_.segment_bytes, options_.window_bytes);
   record.why = Status();
   record.asked_ns = 0;
@@ -282,7 +282,6 @@ void Rails::send(PathRecord& path, Flight flight) {
   put.tag = item.tag;
   put.order = item.order;
   put.confirmed = true;
-  put.urgent = flight.last && item.urgent;
   put.notice = {lanes_[flight.lane]->id, flight.number, flight.last ? item.signal : -1, flight.last ? item.sequence : 0};
   if (path.flights.empty()) path.progress_ns = now_ns_;
   watch_ns_ = std::min(watch_ns_, now_ns_ + options_.silence_ns);
@@ -291,6 +290,11 @@ void Rails::send(PathRecord& path, Flight flight) {
   path.in_flight_bytes += flight.nbytes;
   flight.full = path.in_flight_bytes + path.window.segment_bytes() > path.window.bytes();
   path.flights.push(flight);
+  // A window may be smaller than what a peer collects before it confirms. So one flight of it asks for that, when half of it is out:
+  // the other half goes until the answer is here.
+  const bool asks = 2 * path.in_flight_bytes > path.window.bytes() && path.confirmed >= path.asked_until;
+  if (asks) path.asked_until = path.confirmed + path.flights.size();
+  put.urgent = asks || (flight.last && item.urgent);
   ++n_unconfirmed_;
   points_.reach(ProtocolPoint::before_post, path.name);
   Status status = transport_.put(put);
