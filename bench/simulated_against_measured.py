@@ -1,12 +1,14 @@
 """How close the simulator is to the engine on shaped NICs: every algorithm of every collective, 64 KiB to 256 MiB.
 
-Is: the same schedule simulated and run by 8 ranks on 2 nodes of 4 NICs. What the machine adds is measured once for each rate of the NICs
-by `ccl_lab.calibration` (three numbers, from blocks of 1 KiB) and used for all cases of that rate; each run is compared with the
-simulation of its own entry times, since a rank that the system lets in late is no communication. Is not: a test (a busy machine changes
-it), nor a fit: nothing depends on a size or an algorithm. Invariant: results of every case were compared with the reference.
+Is: the same schedule simulated and run by 8 ranks on 2 nodes of 4 NICs. What the machine adds is measured once, at 250 Mb/s, by
+`ccl_lab.calibration` (three numbers, from blocks of 1 KiB), and used for all cases of all sizes and rates, also to plan them; each run
+is compared with the simulation of its own entry times, since a rank that the system lets in late is no communication. Is not: a test (a
+busy machine changes it), nor a fit: nothing depends on a size or an algorithm. Invariant: results of every case were compared with
+the reference.
 
-The NICs are held to rates at which they are what limits a collective: 4 Mb/s up to 1 MiB, 250 Mb/s above. `host_bound` has the small
-sizes at 250 Mb/s too: there 8 ranks that share the machine's cores take about as long as the wires, which no link models.
+The NICs are what limits a collective: they are held to 250 Mb/s from 4 MiB on, and below to rates at which a message takes as long as
+4 MiB do there (4 Mb/s for 64 KiB). `host_bound` has the small sizes at 250 Mb/s too: there 8 ranks that share the machine's cores take
+about as long as the wires, which no link models.
 
 `python -m bench.simulated_against_measured FILE SECONDS` measures the next cases for about so long and keeps them in FILE. Once it has
 all of them, it writes the record: a machine need not be idle for half an hour in a row.
@@ -32,15 +34,17 @@ from ccl_lab.topo import Topology
 
 from .record import percentiles, save
 
-SMALL, LARGE = [65536 << (2 * i) for i in range(3)], [65536 << (2 * i) for i in range(3, 7)]
-SLOW, FAST = 0.004, 0.25  # Gb/s
-PARTS = {"small": (SLOW, SMALL), "large": (FAST, LARGE), "host_bound": (FAST, SMALL)}
-QUICK_PARTS = {"small": (SLOW, SMALL[:1]), "large": (FAST, LARGE[:1])}
+SIZES = [65536 << (2 * i) for i in range(7)]
+FAST, FULL_BYTES = 0.25, 4 << 20  # Gb/s, from so many bytes on
 BARS = {"median": 0.05, "max": 0.15}
 # Longer cases are left out, and named: all ranks sending the whole message to all others.
 LONGEST_S = 60.0
 
-Parts = dict[str, tuple[float, list[int]]]
+
+def parts(quick: bool) -> dict[str, tuple[float, list[int]]]:
+    """Rate of the NICs in Gb/s, and sizes, of each part."""
+    found = {str(size): (min(FAST, FAST * size / FULL_BYTES), [size]) for size in (SIZES[:4:3] if quick else SIZES)}
+    return found if quick else {**found, "host_bound": (FAST, [size for size in SIZES if size < FULL_BYTES])}
 
 
 def shaped(gbits_per_s: float) -> Topology:
@@ -52,7 +56,8 @@ def shaped(gbits_per_s: float) -> Topology:
 def _case(world: World, machine: Calibration, collective: str, algorithm: str, nbytes: int) -> dict[str, Any] | None:
     """One row; None where the algorithm does not fit the topology."""
     try:
-        schedule = plan(collective, machine.topology, nbytes, algorithm=algorithm)
+        other = {"peer": world.n_ranks // 2} if collective == "send_recv" else {}  # of the other node
+        schedule = plan(collective, machine.modelled, nbytes, algorithm=algorithm, **other)
     except UsageError:
         return None
     expected_s = simulated_us(schedule, machine.modelled, {}, machine.alpha_us) / 1e6
@@ -82,33 +87,31 @@ def _cases(part: list[int], quick: bool) -> Iterator[tuple[str, str, int]]:
 def _measure(known: dict[str, Any], quick: bool, seconds: float = float("inf")) -> bool:
     """Adds rows to known["parts"] for so many seconds; whether there are all of them."""
     until = time.monotonic() + seconds
-    parts: Parts = QUICK_PARTS if quick else PARTS
-    for name, (gbits_per_s, sizes) in parts.items():
-        part = known["parts"].setdefault(name, {"nic_gbits_per_s": gbits_per_s, "rows": []})
+    if "machine" not in known:
+        with World(shaped(FAST)) as world:
+            known["machine"] = calibrate(world).to_dict()
+    for name, (gbits_per_s, sizes) in parts(quick).items():
+        part = known["parts"].setdefault(name, {"nic_gbits_per_s": gbits_per_s, "rows": [], "unfit": []})
         done = {(row["op"], row["algorithm"], row["bytes"]) for row in part["rows"]}
-        cases = [case for case in _cases(sizes, quick) if case not in done and list(case) not in part.get("unfit", [])]
-        if cases and not _measure_part(known, part, cases, until):
+        cases = [case for case in _cases(sizes, quick) if case not in done and list(case) not in part["unfit"]]
+        if cases and not _measure_part(known["machine"], part, cases, until):
             return False
     return True
 
 
-def _measure_part(known: dict[str, Any], part: dict[str, Any], cases: list[tuple[str, str, int]], until: float) -> bool:
-    topology = shaped(part["nic_gbits_per_s"])
-    with World(topology) as world:
-        machine = known["machines"].setdefault(str(part["nic_gbits_per_s"]), None)
-        if machine is None:
-            machine = known["machines"][str(part["nic_gbits_per_s"])] = calibrate(world).to_dict()
-        calibration = Calibration(topology, **machine)
+def _measure_part(machine: dict[str, float], part: dict[str, Any], cases: list[tuple[str, str, int]], until: float) -> bool:
+    calibration = Calibration(shaped(part["nic_gbits_per_s"]), **machine)
+    with World(calibration.topology) as world:
         for case in cases:
             if time.monotonic() > until:
                 return False
             row = _case(world, calibration, *case)
             if row is None:
-                part.setdefault("unfit", []).append(list(case))
+                part["unfit"].append(list(case))
                 continue
             part["rows"].append(row)
             said = f"{row['ratio']:.3f}" if "ratio" in row else row["left_out"]
-            print(f"{case[0]:15} {case[1]:20} {case[2]:>10} {part['nic_gbits_per_s']:>6} Gb/s {said}", flush=True)
+            print(f"{case[0]:15} {case[1]:20} {case[2]:>10} {part['nic_gbits_per_s']:>9.4f} Gb/s {said}", flush=True)
     return True
 
 
@@ -129,7 +132,7 @@ def run(quick: bool = False) -> dict[str, Any]:
 
 
 def _nothing() -> dict[str, Any]:
-    return {"parts": {}, "machines": {}}
+    return {"parts": {}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,20 +154,20 @@ def _off(rows: list[dict[str, Any]]) -> _Off:
 
 
 def _facts(known: dict[str, Any], quick: bool) -> dict[str, Any]:
-    parts = known["parts"]
-    all_off = _off(parts["small"]["rows"] + parts["large"]["rows"])
+    measured = known["parts"]
+    all_off = _off([row for name, part in measured.items() if name != "host_bound" for row in part["rows"]])
     named = [f"{row['algorithm']} {row['op']}, {row['bytes']} bytes: {row['ratio']:.2f}" for row in all_off.above]
     by_size = {}
-    for part in parts.values():
+    for part in measured.values():
         for nbytes in sorted({row["bytes"] for row in part["rows"]}):
             off = _off([row for row in part["rows"] if row["bytes"] == nbytes])
-            by_size[f"{nbytes} bytes, {part['nic_gbits_per_s']} Gb/s"] = {"cases": off.n, "median": off.median, "max": off.max}
+            by_size[f"{nbytes} bytes, {part['nic_gbits_per_s']:.4f} Gb/s"] = {"cases": off.n, "median": off.median, "max": off.max}
     return {
         "summary": f"{all_off.n} cases limited by NICs: measured and simulated differ by {100 * all_off.median:.1f} % (median), "
                    f"{100 * all_off.max:.1f} % (max: {all_off.worst['algorithm']} {all_off.worst['op']}, {all_off.worst['bytes']} "
                    f"bytes); {len(named)} by more than 15 %",
         "median": all_off.median, "max": all_off.max, "bars": BARS, "above_the_bar": named, "by_size": by_size, "quick": quick,
-        "machines": known["machines"], "topologies": {str(rate): shaped(rate).to_dict() for rate in (SLOW, FAST)}, "parts": parts,
+        "machine_adds": known["machine"], "topology": shaped(FAST).to_dict(), "parts": measured,
     }  # fmt: skip
 
 
