@@ -31,7 +31,7 @@ from .trace import SpanKind, Trace, Track
 if TYPE_CHECKING:
     from .engine import World
 
-__all__ = ["Calibration", "calibrate", "entries", "of_those_who_act"]
+__all__ = ["Calibration", "calibrate", "entries", "measured_us", "simulated_us"]
 
 # Chains of hops, many puts at once, exchanges, a pipeline: what the three numbers differ in. Blocks are too long to pass a shaped NIC
 # beside its queue, and short beside what a transfer costs.
@@ -110,17 +110,17 @@ def entries(trace: Trace) -> dict[int, str]:
 def measured_us(trace: Trace, schedule: Schedule) -> float:
     """From the last in to the last out of the ranks that have ops, µs."""
     begin, end = _control(trace)
-    act = of_those_who_act(schedule)
+    act = _those_who_act(schedule)
     return (max(end[rank] for rank in act) - max(begin[rank] for rank in act)) / 1e3
 
 
 def simulated_us(schedule: Schedule, topology: Topology, late: dict[int, str], alpha_us: float) -> float:
-    """The same of the simulation."""
-    times, act = exact_times(schedule, topology, late=late, alpha=alpha_us * 1e-6), of_those_who_act(schedule)
+    """The same of the simulation, µs. late: as `entries` says."""
+    times, act = exact_times(schedule, topology, late=late, alpha=alpha_us * 1e-6), _those_who_act(schedule)
     return float(times.finish_ps[act].max() - times.late_ps[act].max()) / 1e6
 
 
-def of_those_who_act(schedule: Schedule) -> npt.NDArray[np.int64]:
+def _those_who_act(schedule: Schedule) -> npt.NDArray[np.int64]:
     """Ranks that have ops, ascending: the others of a send_recv, say, end as they begin."""
     return np.unique(schedule.ops.rank).astype(np.int64)
 
@@ -132,7 +132,8 @@ def _control(trace: Trace) -> tuple[dict[int, int], dict[int, int]]:
     if not len(at):
         raise UsageError("this Trace does not say when its ranks began: expected one of World.run.")
     ranks = columns["rank"][at].tolist()
-    return dict(zip(ranks, columns["begin_ns"][at].tolist())), dict(zip(ranks, columns["end_ns"][at].tolist()))
+    begin, end = (dict(zip(ranks, columns[name][at].tolist(), strict=True)) for name in ("begin_ns", "end_ns"))
+    return begin, end
 
 
 def _with(topology: Topology, nic_us: float, fabric_us: float) -> Topology:
