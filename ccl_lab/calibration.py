@@ -39,8 +39,9 @@ CASES = (("all_gather", "ring"), ("all_gather", "direct"), ("all_to_all", "paire
          ("broadcast", "binomial"), ("gather", "direct"))  # fmt: skip
 BLOCK_BYTES = 1024
 RUNS = 9
-# µs; a factor between neighbours of the coarse search, and of the fine one.
-FIRST_US, FACTORS, LEAST_US, MOST_US = 100.0, (4.0, 2.0, 1.4, 1.15), 0.5, 20_000.0
+# Where the search for the three begins, and by which factors it goes on.
+STARTS_US = ((100.0, 100.0, 100.0), (300.0, 5.0, 30.0), (50.0, 50.0, 5.0))
+FACTORS, LEAST_US, MOST_US = (4.0, 2.0, 1.4, 1.15), 0.5, 20_000.0
 
 F64 = npt.NDArray[np.float64]
 
@@ -72,8 +73,8 @@ class Calibration:
 def calibrate(world: World, runs: int = RUNS) -> Calibration:
     """Runs a few schedules of 1 KiB blocks on `world` and fits what its machine adds to the links of its topology.
 
-    runs: measured runs of each schedule, after one that is not. Raises UsageError for a world of one rank or for less than 1 run; errors of
-    World.run. Cost: a second or two, more where NICs are held to less than 1 Mb/s.
+    runs: measured runs of each schedule, after two that are not. Raises UsageError for a world of one rank or for less than 1 run; errors
+    of World.run. Cost: a few seconds, more where NICs are held to less than 1 Mb/s.
 
         >>> calibrate(world).alpha_us           # doctest: +SKIP
     """
@@ -86,9 +87,11 @@ def calibrate(world: World, runs: int = RUNS) -> Calibration:
             schedule = plan(collective, topology, BLOCK_BYTES * topology.n_ranks, algorithm=algorithm)
         except UsageError:
             continue  # not for this number of ranks
-        world.run(schedule)
-        traces = [world.run(schedule) for _ in range(runs)]
-        known.append((schedule, [entries(trace) for trace in traces], float(np.median([measured_us(trace, schedule) for trace in traces]))))
+        for _ in range(2):
+            world.run(schedule)
+        traces = sorted((world.run(schedule) for _ in range(runs)), key=lambda trace, of=schedule: measured_us(trace, of))
+        middle = traces[(runs - 1) // 3 : runs // 2 + 1 + runs // 6]
+        known.append((schedule, [entries(trace) for trace in middle], measured_us(traces[runs // 2], schedule)))
 
     def errors(latencies: F64) -> F64:
         nic, fabric, alpha = (float(each) for each in latencies)
@@ -143,8 +146,12 @@ def _with(topology: Topology, nic_us: float, fabric_us: float) -> Topology:
 
 
 def _least(cost: Callable[[F64], float]) -> F64:
-    """Where `cost` of three positive numbers is least: one after the other, by factors that get smaller."""
-    at = np.full(3, FIRST_US)
+    """Where `cost` of three positive numbers is least: from each start one after the other, by factors that get smaller."""
+    found = [_descend(cost, np.array(start)) for start in STARTS_US]
+    return min(found, key=lambda each: each[0])[1]
+
+
+def _descend(cost: Callable[[F64], float], at: F64) -> tuple[float, F64]:
     least = cost(at)
     for factor in FACTORS:
         better = True
@@ -157,4 +164,4 @@ def _least(cost: Callable[[F64], float]) -> F64:
                     value = cost(trial)
                     if value < least * (1 - 1e-9):
                         at, least, better = trial, value, True
-    return at
+    return least, at

@@ -195,6 +195,7 @@ class Rails final : public Receiver {
   void judge(const PathRecord& path);
   void take_findings();
   void watch(PathRecord& path);
+  std::int64_t queue_ns(std::uint16_t nic) const;
   std::int64_t reading_ends_ns(const PathRecord& path) const;
   void watch_peer(std::size_t peer);
   void give_up(std::size_t peer, Status why);

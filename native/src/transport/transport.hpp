@@ -129,6 +129,8 @@ class Transport {
   // Drops what joins these NICs, at once: from here on no byte that the peer sent over it lands, and nothing is sent.
   virtual void retire(const Path&) {}
   virtual NicState nic_state(std::uint16_t) const { return NicState::up; }
+  // What a NIC of this node is held to; 0: nothing.
+  virtual std::uint64_t nic_bytes_per_s(std::uint16_t) const { return 0; }
 
   // Moves bytes, raises signals, appends completions and events; returns how many things it did (0: idle).
   virtual int poll(std::int64_t now_ns, std::vector<Completion>& completions, std::vector<LinkEvent>& events) = 0;
