@@ -46,6 +46,9 @@ class Window {
   static constexpr std::int64_t kSegmentNs = 4'000'000;
   static constexpr std::int64_t kLatelyNs = 500'000'000;
   static constexpr std::uint64_t kLeastSegment = 16 * 1024;
+  // Two connections have a slot of a slow wire each, two more segments wait behind them, and as many are not confirmed yet: with
+  // fewer, a later put takes the slots before the next segment of this one is there.
+  static constexpr std::uint64_t kLeastSegments = 6;
 
   Window() = default;
   Window(std::uint64_t segment_bytes, std::uint64_t window_bytes)
@@ -83,7 +86,7 @@ class Window {
     const std::int64_t delay_ns = last_delay_ns_ == 0 ? delay_ns_ : std::min(delay_ns_, last_delay_ns_);
     const auto within = [best](std::int64_t ns) { return static_cast<std::uint64_t>(best * static_cast<double>(ns)); };
     segment_ = std::clamp(std::bit_floor(within(kSegmentNs) + 1), std::min(kLeastSegment, most_segment_), most_segment_);
-    bytes_ = std::clamp(within(std::min(delay_ns, kAheadNs) + kAheadNs), std::min(3 * segment_, most_), most_);
+    bytes_ = std::clamp(within(std::min(delay_ns, kAheadNs) + kAheadNs), std::min(kLeastSegments * segment_, most_), most_);
   }
 
   std::uint64_t most_segment_ = 0;
