@@ -11,7 +11,8 @@ The NICs are what limits a collective: they are held to 250 Mb/s from 4 MiB on, 
 take about as long as the wires, which no link models.
 
 `python -m bench.simulated_against_measured FILE SECONDS` measures the next cases for about so long and keeps them in FILE. Once it has
-all of them, it writes the record: a machine need not be idle for half an hour in a row.
+all of them, or if SECONDS is 0, it writes the record, which names what was not measured: a machine need not be idle for half an hour
+in a row.
 """
 
 from __future__ import annotations
@@ -117,10 +118,13 @@ def _measure_part(machine: dict[str, float], part: dict[str, Any], cases: list[t
 
 def _part(path: Path, seconds: float) -> None:
     known = json.loads(path.read_text()) if path.exists() else _nothing()
-    whole = _measure(known, quick=False, seconds=seconds)
-    path.write_text(json.dumps(known))
+    whole = False
+    try:
+        whole = _measure(known, quick=False, seconds=seconds)
+    finally:
+        path.write_text(json.dumps(known))
     print(f"{sum(len(part['rows']) for part in known['parts'].values())} rows{', all there are' * whole}")
-    if whole:
+    if whole or seconds == 0:
         print(save("simulated_against_measured", _facts(known, quick=False), Path(__file__).parent / "records"))
 
 
@@ -162,11 +166,16 @@ def _facts(known: dict[str, Any], quick: bool) -> dict[str, Any]:
         for nbytes in sorted({row["bytes"] for row in part["rows"]}):
             off = _off([row for row in part["rows"] if row["bytes"] == nbytes])
             by_size[f"{nbytes} bytes, {part['nic_gbits_per_s']:.4f} Gb/s"] = {"cases": off.n, "median": off.median, "max": off.max}
+    sizes = [size for _, part in parts(quick).values() for size in part]
+    missing = [case for case in _cases(sorted(set(sizes)), quick)
+               if not any(case == (row["op"], row["algorithm"], row["bytes"]) for part in measured.values() for row in part["rows"])
+               and not any(list(case) in part["unfit"] for part in measured.values())]  # fmt: skip
     return {
         "summary": f"{all_off.n} cases limited by NICs: measured and simulated differ by {100 * all_off.median:.1f} % (median), "
                    f"{100 * all_off.max:.1f} % (max: {all_off.worst['algorithm']} {all_off.worst['op']}, {all_off.worst['bytes']} "
                    f"bytes); {len(named)} by more than 15 %",
-        "median": all_off.median, "max": all_off.max, "bars": BARS, "above_the_bar": named, "by_size": by_size, "quick": quick,
+        "median": all_off.median, "max": all_off.max, "bars": BARS, "above_the_bar": named, "by_size": by_size,
+        "not_measured": [f"{algorithm} {op}, {nbytes} bytes" for op, algorithm, nbytes in missing], "quick": quick,
         "machine_adds": known["machine"], "topology": shaped(FAST).to_dict(), "parts": measured,
     }  # fmt: skip
 
