@@ -1,6 +1,6 @@
 """One party's cells timed in one process group, with whatever it does wrong turned into a word about that party.
 
-Is: start, read its lines, limits of time, labels of near and far cores. Is not: which cells, in which order (`rounds`).
+Is: start, read its lines, limits of time, labels of how near the cores are. Is not: which cells, in which order (`rounds`).
 Invariants: a hang, a crash or a wrong sum costs the cells it happened in, never the run; no process outlives its call; a
 label is measured right before and right after a cell (where the program cannot, its process), and a sample between unequal
 ones is labelled "mixed".
@@ -25,7 +25,8 @@ from typing import Any
 from .catalogue import Party, cache, command, environment
 
 SPLIT = ("all_gather", "reduce_scatter", "all_to_all")
-NEAR_NS = 110  # one way; near cores take 25 to 60, far ones 200 and more
+# One way: two threads of one core, whose caches are the same, take 20 to 30; near cores 45 to 60, far ones 160 and more.
+CORE_NS, NEAR_NS = 38, 110
 
 
 @dataclass(frozen=True, order=True)
@@ -122,12 +123,12 @@ def floor(quick: bool = True) -> dict[str, Any]:
 
 
 def label_of(*cache_line_ns: float | None) -> str:
-    """ "near", "far", "mixed", or "unknown" where nothing was measured.
+    """ "core" (threads of one), "near", "far", "mixed", or "unknown" where nothing was measured.
 
     >>> label_of(48.0, 51.5), label_of(49.0, 210.0)
     ('near', 'mixed')
     """
-    found = {"near" if ns < NEAR_NS else "far" for ns in cache_line_ns if ns is not None}
+    found = {"core" if ns < CORE_NS else "near" if ns < NEAR_NS else "far" for ns in cache_line_ns if ns is not None}
     if not found or None in cache_line_ns:
         return "unknown"
     return found.pop() if len(found) == 1 else "mixed"

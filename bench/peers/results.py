@@ -22,7 +22,7 @@ from .cells import Cell, Sample
 Row = dict[str, Any]
 COLUMNS = ("peer", "op", "ranks", "bytes", "median_us", "p95_us", "algbw_gbytes_per_s", "busbw_gbytes_per_s")
 OURS, OURS_PLAIN, OURS_CACHED = "ccl_lab", "ccl_lab-plain", "ccl_lab-cached"
-CLEAN = ("near", "far", "unknown")  # labels that say the same thing wherever they stand; "mixed" does not
+CLEAN = ("core", "near", "far", "unknown")  # labels that say the same thing wherever they stand; "mixed" does not
 LABELS = (*CLEAN, "mixed")
 _AS_COLLECTIVE = {"ping_pong": "send_recv", "start_up": "barrier"}
 # How much slower than the best a peer may be and still be timed in every round.

@@ -48,7 +48,9 @@ def test_sizes_are_whole_elements_of_every_block(asked: tuple[str, int, int], fo
 
 
 def test_labels() -> None:
-    assert label_of(25.0, 60.0) == "near"
+    assert label_of(25.0, 27.0) == "core"
+    assert label_of(25.0, 60.0) == "mixed"
+    assert label_of(48.0, 60.0) == "near"
     assert label_of(200.0, 449.0) == "far"
     assert label_of(48.0, 200.0) == "mixed"
     assert label_of(None, 48.0) == label_of() == "unknown"

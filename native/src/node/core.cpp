@@ -9,7 +9,7 @@ namespace {
 
 // In place an all_to_all waits for all ranks after every round: worth it from so many times the least copy.
 constexpr std::uint64_t kSwapPays = 8;
-// A reduction reads in pieces, and an all_reduce twice.
+// A reduction reads in pieces, and an all_reduce of many twice.
 constexpr std::uint64_t kSumsPay = 4;
 
 std::string describe(std::uint64_t what, std::uint64_t nbytes) {
@@ -83,7 +83,8 @@ bool Core::crossing_pays(bool overlaps, std::uint64_t from) const {
   if (overlaps) return call.block_bytes * all >= from * kSwapPays;
   if (call.collective == Collective::reduce) return false;
   if (!reduces(call.collective)) return call.block_bytes >= from;
-  return (call.collective == Collective::all_reduce ? call.block_bytes / all : call.block_bytes) >= from * kSumsPay;
+  const bool in_parts = call.collective == Collective::all_reduce && !sums_alone();
+  return (in_parts ? call.block_bytes / all : call.block_bytes) >= from * kSumsPay;
 }
 
 Route Core::choose_route(bool all_mapped, bool overlaps, bool may_cross) {

@@ -6,12 +6,15 @@
 //   reductions    own part of the message, piece by piece:
 //                   the peers' pieces -> scratch; summed in order of place -> own output            staged = first + pieces
 //                 all_reduce: what peers have summed so far -> own output, while it is in a cache   taken = last phase
+//                 all_reduce of two, not large: both sum all of it, because one meeting less is worth more than half of
+//                   the additions; staged says here which pieces have been read
 //   all_to_all    in place, so many bytes of every block as fit the scratch at a time:
 //                   the peers' slices -> scratch                                                    staged = first + rounds
 //                   all peers have read theirs: scratch -> own output                               taken = last phase
 //
 // A rank writes its own memory only (across.hpp says why), but for its board. Mapped buffers are read without the kernel.
-// In place an all_reduce overwrites a piece of a peer's part only after that peer has summed it, so has read it here.
+// In place an all_reduce overwrites a piece of a peer's part only after that peer has summed it, so has read it here; where both
+// sum all, a piece of its own input only after the peer has read it.
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
@@ -35,7 +38,7 @@ static_assert(kPieces <= kScratchBytes && offsetof(Board, result) == offsetof(Bo
 // How many pieces a rank may be ahead of the others.
 constexpr std::uint64_t kAhead = 2;
 
-enum Stage : int { kCopies = 20, kReduction = 21, kSlicesIn = 22, kSlicesOut = 23, kEveryoneOut = 24 };
+enum Stage : int { kCopies = 20, kReduction = 21, kSlicesIn = 22, kSlicesOut = 23, kEveryoneOut = 24, kPieceIn = 25, kPieceOut = 26 };
 
 std::byte* scratch(const Core& core) { return reinterpret_cast<std::byte*>(core.own) + offsetof(Board, stage); }
 
@@ -133,7 +136,7 @@ Turn step_copies(Core& core, Large& large) {
 
 // The bytes that `place` sums: of a block, from the begin of its part.
 std::uint64_t part_of(const Core& core, const Large& large, int place, std::uint64_t& begin) {
-  if (core.call.collective == Collective::reduce_scatter) {
+  if (large.alone || core.call.collective == Collective::reduce_scatter) {
     begin = 0;
     return core.call.block_bytes;
   }
@@ -141,28 +144,46 @@ std::uint64_t part_of(const Core& core, const Large& large, int place, std::uint
   return std::min(large.part_bytes, core.call.block_bytes - begin);
 }
 
-bool reduce_piece(Core& core, const Large& large) {
-  const Call& call = core.call;
-  std::uint64_t begin = 0;
+// The bytes of the piece that this rank is at, and where in the block it begins; 0 bytes: its part has fewer pieces.
+std::uint64_t piece_of(const Core& core, const Large& large, std::uint64_t& begin) {
   const std::uint64_t size = part_of(core, large, core.place, begin);
-  const std::uint64_t at = large.segment * large.segment_bytes;
-  if (at >= size) return true;
-  const std::uint64_t nbytes = std::min(large.segment_bytes, size - at);
+  const std::uint64_t at = std::min(size, large.segment * large.segment_bytes);
+  begin += at;
+  return std::min(large.segment_bytes, size - at);
+}
+
+// A piece of all inputs, to where it can be summed: out of a peer's memory, where that may write over it once it was read.
+bool fetch_piece(Core& core, const Large& large, std::uint64_t begin, std::uint64_t nbytes) {
+  const Call& call = core.call;
   const std::uint64_t block = call.collective == Collective::reduce_scatter ? static_cast<std::uint64_t>(core.place) : 0;
-  const std::uint64_t offset = block * call.block_bytes + begin + at;
+  const std::uint64_t offset = block * call.block_bytes + begin;
   for (std::uint64_t k = 0; k < static_cast<std::uint64_t>(core.n); ++k) {
     const int peer = kth_peer(core, k);
     const auto i = static_cast<std::size_t>(peer);
-    const std::byte* const near = peer == core.place ? call.input : core.inputs[i];
+    const std::byte* const near = peer == core.place ? call.input : large.alone ? nullptr : core.inputs[i];
     std::byte* const there = scratch(core) + k * large.segment_bytes;
     core.sources[i] = near != nullptr ? near + offset : there;
     if (near == nullptr && !fetch_input(core, peer, offset, there, nbytes)) return false;
   }
-  std::byte* const target[] = {call.output + begin + at};
+  return true;
+}
+
+void sum_piece(Core& core, std::uint64_t begin, std::uint64_t nbytes, Stores stores) {
+  const Call& call = core.call;
+  std::byte* const target[] = {call.output + begin};
   reduce_to(call.dtype, call.redop, target, 1, core.sources.data(), core.sources.size(), nbytes / itemsize(call.dtype),
-            call.redop == RedOp::avg ? core.n : 1);
+            call.redop == RedOp::avg ? core.n : 1, stores);
   core.traffic.read_bytes += core.sources.size() * nbytes;
   core.traffic.written_bytes += nbytes;
+}
+
+bool reduce_piece(Core& core, const Large& large) {
+  std::uint64_t begin = 0;
+  const std::uint64_t nbytes = piece_of(core, large, begin);
+  if (nbytes == 0) return true;
+  if (!fetch_piece(core, large, begin, nbytes)) return false;
+  const bool shared = core.call.collective == Collective::all_reduce && core.call.input != core.call.output;
+  sum_piece(core, begin, nbytes, shared && core.streams(core.call.block_bytes) ? Stores::streaming : Stores::cached);
   return true;
 }
 
@@ -206,6 +227,23 @@ Turn step_reduction(Core& core, Large& large) {
   return turn == Turn::busy ? turn : core.may_wait();
 }
 
+// Both of two sum everything. What one has read in place of the other is said at once: the other may write over it.
+Turn step_alone(Core& core, Large& large) {
+  std::uint64_t begin = 0;
+  const std::uint64_t nbytes = piece_of(core, large, begin);
+  const std::uint64_t read = large.first_phase + large.segment + 1;
+  if (core.stage == kPieceIn) {
+    if (!fetch_piece(core, large, begin, nbytes)) return Turn::failed;
+    say(core, &Board::staged, read);
+    core.stage = kPieceOut;
+  }
+  if (core.call.input == core.call.output && !all_at_least(core, &Board::staged, read)) return core.may_wait();
+  sum_piece(core, begin, nbytes, Stores::cached);
+  if (++large.segment == large.n_segments) return leave(core);
+  core.stage = kPieceIn;
+  return Turn::busy;
+}
+
 // The own slices go through the scratch too: they may lie on others that are still to be read.
 Turn step_slices(Core& core, Large& large) {
   const Call& call = core.call;
@@ -241,8 +279,10 @@ int begin_pulled(Core& core, Large& large) {
   large.pulled.assign(n, 0);
   large.first_phase = core.phase;
   large.n_segments = 1;
+  large.alone = core.call.collective == Collective::all_reduce && core.sums_alone();
   if (reducing) {
-    large.part_bytes = core.call.collective == Collective::all_reduce ? ((nbytes + n - 1) / n + 63) / 64 * 64 : nbytes;
+    const bool shares = core.call.collective == Collective::all_reduce && !large.alone;
+    large.part_bytes = shares ? ((nbytes + n - 1) / n + 63) / 64 * 64 : nbytes;
     large.segment_bytes = std::min(kMostPiece, kPieces / n / 64 * 64);
     large.n_segments = (large.part_bytes + large.segment_bytes - 1) / large.segment_bytes;
   } else if (core.route == Route::swapped) {
@@ -260,6 +300,7 @@ int begin_pulled(Core& core, Large& large) {
     large.segment = large.n_segments;
   // All ranks count alike: the phases of pieces and rounds are used up, whoever publishes them.
   core.phase += large.n_segments;
+  if (large.alone) return kPieceIn;
   return reducing ? kReduction : core.route == Route::swapped ? kSlicesIn : kCopies;
 }
 
@@ -267,6 +308,8 @@ Turn step_pulled(Core& core, Large& large) {
   switch (core.stage) {
     case kCopies: return step_copies(core, large);
     case kReduction: return step_reduction(core, large);
+    case kPieceIn:
+    case kPieceOut: return step_alone(core, large);
     case kSlicesIn:
     case kSlicesOut: return step_slices(core, large);
     default:

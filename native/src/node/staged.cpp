@@ -1,4 +1,4 @@
-// Plain buffers, which peers cannot see: segment by segment through stages that stay in the caches.
+// Plain buffers, which peers cannot see: segment by segment through stages, which are written past the caches where that pays.
 //
 //   segment s, half s & 1:
 //     owner of a plain input    what peers want of the input -> own stage                              staged = phase
@@ -104,12 +104,21 @@ bool peers_read(const Core& core, const Large& large, std::uint64_t block) {
   }
 }
 
+// Of what peers read next. What all of them read goes past the caches even where some share a core.
+Stores stores_for(const Core& core) {
+  const Call& call = core.call;
+  const std::uint64_t nbytes = contribution_bytes(call.collective, call.block_bytes, core.n);
+  const bool read_by_all = call.collective == Collective::broadcast || call.collective == Collective::all_gather;
+  return core.streams(nbytes) || (read_by_all && nbytes >= kStreamFrom) ? Stores::streaming : Stores::cached;
+}
+
 void stage_blocks(Core& core, const Large& large) {
   const std::uint64_t nbytes = bytes_of(core, large);
   std::byte* const stage = core.own->stage[half_of(core, large)];
   for (std::uint64_t block = 0; block < core.blocks.input; ++block) {
     if (!peers_read(core, large, block)) continue;
-    std::memcpy(stage + block * large.segment_bytes, core.call.input + block * core.call.block_bytes + begin_of(large), nbytes);
+    std::byte* const to[] = {stage + block * large.segment_bytes};
+    copy_to(to, 1, core.call.input + block * core.call.block_bytes + begin_of(large), nbytes, stores_for(core));
     core.traffic.read_bytes += nbytes;
     core.traffic.written_bytes += nbytes;
   }
