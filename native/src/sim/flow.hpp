@@ -114,7 +114,7 @@ class Flow {
   // -- ordered
 
   // An op that was told and is not done with: in its channel's line, or issued and not served yet.
-  // As long as a line of the cache, of which a schedule of 15 million ops misses some hundred million.
+  // As long as a line of the cache: ops are come back to long after they were told.
   struct alignas(64) Told {
     std::int32_t rank, channel, peer, value, chunk, n_chunks;
     std::int32_t counter = -1;  // that it raises, or waits for
