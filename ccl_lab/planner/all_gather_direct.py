@@ -1,11 +1,12 @@
 """Direct all_gather: every rank writes its block into every other rank's output.
 
-Invariant: round s pairs rank r with receiver r + s, so no two ranks of a round write to the same one.
+Invariant: no two ranks of a round write to the same one (direct.py).
 """
 
 from __future__ import annotations
 
 from ..ir import Builder
+from .direct import rounds
 from .problem import Problem
 from .runs import everyone
 
@@ -21,9 +22,9 @@ def direct(problem: Problem) -> Builder:
     b = problem.builder("direct", channels=channels, parts=channels)
     rank, channel = everyone(n, channels)
     own = rank * channels + channel
-    for distance in range(1, n):
-        b.put(rank=rank, peer=(rank + distance) % n, src=b.input[channel], dst=b.output[own], channel=channel)
+    for to, _ in rounds(problem, rank):
+        b.put(rank=rank, peer=to, src=b.input[channel], dst=b.output[own], channel=channel)
     b.copy(rank=rank, src=b.input[channel], dst=b.output[own], channel=channel)
-    for distance in range(1, n):
-        b.wait(rank=rank, peer=(rank - distance) % n, channel=channel)
+    for _, source in rounds(problem, rank):
+        b.wait(rank=rank, peer=source, channel=channel)
     return b

@@ -6,7 +6,7 @@ Invariant: sources are added in rank order, so all ranks get bitwise the same fl
 from __future__ import annotations
 
 from ..ir import Builder
-from .direct import slot, sources
+from .direct import rounds, slot, sources
 from .problem import Problem
 from .runs import everyone
 
@@ -21,11 +21,10 @@ def direct(problem: Problem) -> Builder:
     channels = problem.slices(problem.nics_per_rank, problem.nbytes)
     b = problem.builder("direct", channels=channels, parts=channels, scratch_blocks=n - 1)
     rank, channel = everyone(n, channels)
-    for distance in range(1, n):
-        to = (rank + distance) % n
+    for to, _ in rounds(problem, rank):
         b.put(rank=rank, peer=to, src=b.input[channel], dst=b.scratch[slot(rank, to) * b.parts + channel], channel=channel)
-    for distance in range(1, n):
-        b.wait(rank=rank, peer=(rank - distance) % n, channel=channel)
+    for _, source in rounds(problem, rank):
+        b.wait(rank=rank, peer=source, channel=channel)
     if problem.in_place:
         b.flush(rank=rank, channel=channel)  # the sum overwrites what the puts read
     b.reduce(rank=rank, dst=b.output[channel], srcs=sources(rank, n, channel, channel, b.parts), channel=channel)

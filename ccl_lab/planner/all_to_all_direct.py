@@ -1,6 +1,6 @@
 """Direct all_to_all and all_to_allv: every rank writes every block straight to where it belongs.
 
-Invariant: round s pairs rank r with receiver r + s, so no two ranks of a round write to the same one.
+Invariant: no two ranks of a round write to the same one (direct.py).
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..ir import Builder
+from .direct import rounds
 from .problem import Problem
 
 
@@ -20,13 +21,11 @@ def direct(problem: Problem) -> Builder:
     """
     channels = problem.slices(problem.nics_per_rank, problem.block_bytes)
     b, rank, channel = exchange_builder(problem, "direct", channels)
-    for distance in range(1, problem.n):
-        b.step = distance - 1
-        send(b, problem, rank, (rank + distance) % problem.n, channel)
+    for b.step, (to, _) in enumerate(rounds(problem, rank)):
+        send(b, problem, rank, to, channel)
     keep_own(b, problem, rank, channel)
-    for distance in range(1, problem.n):
-        b.step = distance - 1
-        receive(b, problem, rank, (rank - distance) % problem.n, channel)
+    for b.step, (_, source) in enumerate(rounds(problem, rank)):
+        receive(b, problem, rank, source, channel)
     return b
 
 

@@ -6,7 +6,7 @@ Invariant: sources are added in rank order.
 from __future__ import annotations
 
 from ..ir import Builder
-from .direct import slot, sources
+from .direct import rounds, slot, sources
 from .problem import Problem
 from .runs import everyone
 
@@ -21,12 +21,11 @@ def direct(problem: Problem) -> Builder:
     channels = problem.slices(problem.nics_per_rank, problem.block_bytes)
     b = problem.builder("direct", channels=channels, parts=channels, scratch_blocks=n - 1)
     rank, channel = everyone(n, channels)
-    for distance in range(1, n):
-        to = (rank + distance) % n
+    for to, _ in rounds(problem, rank):
         b.put(rank=rank, peer=to, src=b.input[to * b.parts + channel], dst=b.scratch[slot(rank, to) * b.parts + channel],
               channel=channel)
-    for distance in range(1, n):
-        b.wait(rank=rank, peer=(rank - distance) % n, channel=channel)
+    for _, source in rounds(problem, rank):
+        b.wait(rank=rank, peer=source, channel=channel)
     b.reduce(rank=rank, dst=b.output[channel], channel=channel,
              srcs=sources(rank, n, rank * b.parts + channel, channel, b.parts))
     return b

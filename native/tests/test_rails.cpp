@@ -29,12 +29,14 @@ class Swallowing final : public Transport {
   }
   Status get(const Get&) override { return {}; }
   void retire(const Path& path) override { retired.push_back(path); }
+  std::uint64_t nic_bytes_per_s(std::uint16_t) const override { return rate; }
   int poll(std::int64_t, std::vector<Completion>&, std::vector<LinkEvent>&) override { return 0; }
   void wait_set(std::vector<pollfd>&, std::int64_t&) const override {}
   void reset(std::uint16_t) override {}
 
   std::vector<Put> puts;
   std::vector<Path> retired;
+  std::uint64_t rate = 0;
 };
 
 class Mail final : public Messenger {
@@ -120,6 +122,53 @@ TEST(a_silent_path_is_lost_when_the_answer_comes_and_not_when_it_would_be_asked_
   CHECK(s.seen.front().kind == RailEventKind::lost);
   CHECK_EQ(s.seen.front().at_ns, 50 * kMs + 1000);
   CHECK_EQ(s.transport.retired.size(), 1u);
+}
+
+TEST(what_queues_for_a_slow_nic_is_given_its_time) {
+  Silent s;
+  s.transport.rate = s.bytes.size() * 10;  // takes 100 ms, and four times that where others send as much to the same NIC
+  s.step(60 * kMs);
+  s.step(449 * kMs);
+  CHECK(s.mail.sent.empty());
+  s.step(450 * kMs);
+  CHECK_EQ(s.mail.sent.size(), 1u);
+  s.mail.answer();
+  s.step(450 * kMs + 1000);
+  CHECK(!s.rails.up(s.path));
+}
+
+TEST(a_short_last_put_has_those_before_it_confirmed_at_once) {
+  Silent s;
+  CHECK(!s.transport.puts.back().urgent);
+  Put last;
+  last.peer = 1;
+  last.source = s.bytes.data();
+  last.nbytes = 64;  // copied, so complete when it is posted
+  last.urgent = true;
+  CHECK(s.rails.put(last).ok());
+  CHECK(s.transport.puts.back().urgent);
+  CHECK(s.rails.put(last).ok());  // by now nothing is owed
+  CHECK(!s.transport.puts.back().urgent);
+}
+
+TEST(a_window_half_out_asks_to_be_confirmed_once) {
+  Silent s;
+  std::vector<std::byte> large(4 << 20);
+  Put put;
+  put.peer = 1;
+  put.source = large.data();
+  put.nbytes = large.size();
+  CHECK(s.rails.put(put).ok());
+  CHECK(s.transport.puts.size() > 3u && s.transport.puts.size() < 8u);  // 1 MiB in segments of 256 KiB, beside the 64 KiB
+  std::uint64_t out = 0;
+  int asked = 0;
+  for (const Put& each : s.transport.puts) {
+    out += each.nbytes;
+    asked += each.urgent;
+    CHECK_EQ(each.order, each.nbytes == s.bytes.size() && &each == &s.transport.puts.front() ? 1u : 2u);
+    if (each.urgent) CHECK(2 * out > (1u << 20) && 2 * (out - each.nbytes) <= (1u << 20));
+  }
+  CHECK_EQ(asked, 1);
 }
 
 TEST(an_answer_from_before_the_silence_decides_nothing) {

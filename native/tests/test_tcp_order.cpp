@@ -91,6 +91,47 @@ TEST(puts_of_a_nic_leave_in_the_order_of_posting) {
   CHECK(std::abs(ends[1] - start - 2 * whole_ns) < whole_ns / 10);
 }
 
+TEST(segments_of_an_older_put_go_first_whenever_they_are_posted) {
+  TcpMesh mesh(3);
+  shape(mesh.segment(0), kRate);
+  std::vector<std::byte> source(kSegmentBytes);
+  const std::int64_t start = 1'000'000'000;
+  const std::int64_t whole_ns = frame_ns(source.size());
+  settle(mesh, start);
+  const auto post = [&](int peer, std::uint64_t order, int signal) {
+    Put put = make_put(peer, source.data(), source.size(), signal);
+    put.order = order;
+    CHECK_OK(mesh.transport(0).put(put));
+  };
+  post(1, 7, 1);
+  for (int i = 0; i < 4; ++i) post(2, 8, i == 3 ? 1 : 2);
+  std::int64_t ends[3] = {};
+  bool more = true;
+  for (std::int64_t now = start; now < start + 7 * whole_ns; now += whole_ns / 50) {
+    if (std::exchange(more, now - start < whole_ns / 2) && !more) post(1, 7, 1);
+    settle(mesh, now);
+    if (ends[1] == 0 && mesh.signals(1).value(0, 1) == 2) ends[1] = now;
+    if (ends[2] == 0 && mesh.signals(2).value(0, 1) == 1) ends[2] = now;
+  }
+  CHECK(ends[1] > 0 && ends[1] - start < 4 * whole_ns);  // after those that had their slots already
+  CHECK(ends[2] - start > 5 * whole_ns);
+}
+
+TEST(pieces_of_a_message_queue_however_short) {
+  TcpMesh mesh(2);
+  shape(mesh.segment(0), kRate);
+  std::vector<std::byte> source(2048);
+  const std::int64_t start = 1'000'000'000;
+  settle(mesh, start);
+  const std::int64_t whole_ns = 500 * frame_ns(source.size());
+  for (int i = 0; i < 500; ++i) CHECK_OK(mesh.transport(0).put(make_put(1, source.data(), source.size(), 1)));
+  for (std::int64_t now = start; now < start + whole_ns / 2; now += whole_ns / 200) settle(mesh, now);
+  const std::uint64_t half = mesh.signals(1).value(0, 1);
+  CHECK(half > 150 && half < 270);
+  for (std::int64_t now = start + whole_ns / 2; now < start + 2 * whole_ns; now += whole_ns / 200) settle(mesh, now);
+  CHECK_EQ(mesh.signals(1).value(0, 1), 500u);
+}
+
 TEST(a_put_to_a_peer_that_does_not_read_holds_up_nobody) {
   TcpMesh mesh(3);
   shape(mesh.segment(0), kRate);

@@ -301,7 +301,7 @@ def test_every_algorithm_is_timed_without_its_table_of_ops(gone: tuple[tuple[int
         found, how = finish_times(outline(collective, topology, "1MiB", algorithm=name), topology)
         assert found.tolist() == exact_times(schedule, topology).finish_ps.tolist(), (collective, name)
         ordered += "ordered" in how
-    assert ordered >= 10
+    assert ordered >= 8
 
 
 def test_ops_that_are_put_in_order_at_scale() -> None:

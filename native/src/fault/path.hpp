@@ -46,6 +46,9 @@ class Window {
   static constexpr std::int64_t kSegmentNs = 4'000'000;
   static constexpr std::int64_t kLatelyNs = 500'000'000;
   static constexpr std::uint64_t kLeastSegment = 16 * 1024;
+  // Two connections have a slot of a slow wire each, two more segments wait behind them, and as many are not confirmed yet: with
+  // fewer, a later put takes the slots before the next segment of this one is there.
+  static constexpr std::uint64_t kLeastSegments = 6;
 
   Window() = default;
   Window(std::uint64_t segment_bytes, std::uint64_t window_bytes)
@@ -83,7 +86,7 @@ class Window {
     const std::int64_t delay_ns = last_delay_ns_ == 0 ? delay_ns_ : std::min(delay_ns_, last_delay_ns_);
     const auto within = [best](std::int64_t ns) { return static_cast<std::uint64_t>(best * static_cast<double>(ns)); };
     segment_ = std::clamp(std::bit_floor(within(kSegmentNs) + 1), std::min(kLeastSegment, most_segment_), most_segment_);
-    bytes_ = std::clamp(within(std::min(delay_ns, kAheadNs) + kAheadNs), std::min(3 * segment_, most_), most_);
+    bytes_ = std::clamp(within(std::min(delay_ns, kAheadNs) + kAheadNs), std::min(kLeastSegments * segment_, most_), most_);
   }
 
   std::uint64_t most_segment_ = 0;
@@ -160,6 +163,7 @@ struct PathRecord {
 
   Queue<Flight> flights;           // not confirmed, in the order they were posted
   std::uint64_t confirmed = 0;     // flights of this generation that are done with; the position of the first one left
+  std::uint64_t asked_until = 0;   // position after the last flight that asks to be confirmed at once, for the sake of the window
   std::uint64_t in_flight_bytes = 0;
   std::uint64_t received = 0;      // segments of the peer that landed in this generation
   std::uint64_t settled_received = 0;     // the same, of the generation that was agreed about last
@@ -183,7 +187,7 @@ struct Item {
   bool live = false;
   bool copied = false;             // its bytes, when it was posted
   bool completed = false;          // told complete when it was posted, which needs the copy
-  bool urgent = false;
+  bool urgent = false;             // when it has landed, the peer confirms at once
   std::uint32_t lane = 0;
   const std::byte* source = nullptr;
   std::uint64_t nbytes = 0;
@@ -194,6 +198,7 @@ struct Item {
   std::uint32_t sequence = 0;
   std::uint64_t cookie = 0;
   Tag tag;
+  std::uint64_t order = 0;         // among the puts of this rank
   std::vector<std::byte> copy;     // keeps its memory from use to use
 };
 
@@ -202,6 +207,7 @@ struct Lane {
   PathRecord* home_path = nullptr; // null: no connection joined these NICs yet
   std::uint32_t id = 0;
   std::uint32_t next_number = 0;
+  bool owed = false;               // a put whose completion will be missed went, and none that asks for it since
   Queue<std::uint32_t> items;      // with bytes that are in no segment yet
   std::vector<Flight> again;       // lost on the way, by number, the next one last
 

@@ -93,7 +93,7 @@ Status Rails::add_path(const Path& path, std::uint32_t generation) {
   const bool again = record.state != PathState::absent;
   record.state = PathState::up;
   record.generation = generation;
-  record.confirmed = record.received = record.in_flight_bytes = 0;
+  record.confirmed = record.asked_until = record.received = record.in_flight_bytes = 0;
   record.window = Window(options_.segment_bytes, options_.window_bytes);
   record.why = Status();
   record.asked_ns = 0;
@@ -179,9 +179,13 @@ std::uint32_t Rails::new_item(const Put& put, std::uint32_t lane) {
   item.sequence = put.signal < 0 ? 0 : peers_[static_cast<std::size_t>(put.peer)].order->next_to_send(put.signal);
   item.cookie = put.cookie;
   item.tag = put.tag;
-  item.urgent = put.urgent;
+  item.order = ++n_posted_;
   item.copied = put.nbytes <= options_.copy_bytes;
   item.completed = item.copied && !put.surely;
+  // Nobody waits for what is complete already, but for what went before it: the last one of a program may be short.
+  bool& owed = lanes_[lane]->owed;
+  item.urgent = put.urgent && (owed || !item.completed);
+  owed = (owed || !item.completed) && !put.urgent;
   item.source = put.source;
   if (item.copied && put.nbytes > 0) {
     item.copy.assign(put.source, put.source + put.nbytes);
@@ -276,8 +280,8 @@ void Rails::send(PathRecord& path, Flight flight) {
   put.destination = {item.destination.key, item.destination.offset + flight.offset};
   put.cookie = segment_cookie(path.index, path.generation);
   put.tag = item.tag;
+  put.order = item.order;
   put.confirmed = true;
-  put.urgent = flight.last && item.urgent && !item.completed;
   put.notice = {lanes_[flight.lane]->id, flight.number, flight.last ? item.signal : -1, flight.last ? item.sequence : 0};
   if (path.flights.empty()) path.progress_ns = now_ns_;
   watch_ns_ = std::min(watch_ns_, now_ns_ + options_.silence_ns);
@@ -286,6 +290,11 @@ void Rails::send(PathRecord& path, Flight flight) {
   path.in_flight_bytes += flight.nbytes;
   flight.full = path.in_flight_bytes + path.window.segment_bytes() > path.window.bytes();
   path.flights.push(flight);
+  // A window may be smaller than what a peer collects before it confirms. So one flight of it asks for that, when half of it is out:
+  // the other half goes until the answer is here.
+  const bool asks = 2 * path.in_flight_bytes > path.window.bytes() && path.confirmed >= path.asked_until;
+  if (asks) path.asked_until = path.confirmed + path.flights.size();
+  put.urgent = asks || (flight.last && item.urgent);
   ++n_unconfirmed_;
   points_.reach(ProtocolPoint::before_post, path.name);
   Status status = transport_.put(put);

@@ -195,6 +195,7 @@ class Rails final : public Receiver {
   void judge(const PathRecord& path);
   void take_findings();
   void watch(PathRecord& path);
+  std::int64_t queue_ns(std::uint16_t nic) const;
   std::int64_t reading_ends_ns(const PathRecord& path) const;
   void watch_peer(std::size_t peer);
   void give_up(std::size_t peer, Status why);
@@ -221,6 +222,7 @@ class Rails final : public Receiver {
   std::vector<std::uint32_t> free_items_;
   std::vector<Reading> readings_;
   std::size_t n_readings_ = 0;
+  std::uint64_t n_posted_ = 0;     // puts
   std::uint32_t next_serial_ = 0;
   std::uint64_t next_token_ = 0;
   std::size_t n_unconfirmed_ = 0;

@@ -269,6 +269,16 @@ std::int64_t Rails::reading_ends_ns(const PathRecord& path) const {
   return ends_ns;
 }
 
+// How long what is under way over a NIC that is held to a rate may take, where it meets as much of others at the other end.
+std::int64_t Rails::queue_ns(std::uint16_t nic) const {
+  const std::uint64_t rate = transport_.nic_bytes_per_s(nic);
+  if (rate == 0) return 0;
+  std::uint64_t bytes = 0;
+  for (const auto& path : paths_)
+    if (path->name.nic == nic && path->state == PathState::up) bytes += path->in_flight_bytes;
+  return static_cast<std::int64_t>(4'000'000'000 * bytes / rate);
+}
+
 // What time does to one path: silence, requests without an answer, alive messages.
 void Rails::watch(PathRecord& path) {
   PeerRecord& peer = peer_of(path.name);
@@ -279,7 +289,7 @@ void Rails::watch(PathRecord& path) {
     return at(path.resend_ns);
   }
   if (path.state == PathState::up) {
-    const std::int64_t patience_ns = std::max(options_.silence_ns, 8 * path.latency_ns);
+    const std::int64_t patience_ns = std::max(options_.silence_ns + queue_ns(path.name.nic), 8 * path.latency_ns);
     const std::int64_t silent_ns = std::min(path.flights.empty() ? kNever : path.progress_ns + patience_ns, reading_ends_ns(path));
     if (now_ns_ < silent_ns) return silent_ns < kNever ? at(silent_ns) : void();
     if (path.asked_ns != 0 && peer.heard_ns >= path.asked_ns) {

@@ -114,16 +114,18 @@ class Flow {
   // -- ordered
 
   // An op that was told and is not done with: in its channel's line, or issued and not served yet.
-  struct Told {
-    std::int32_t rank, channel, peer, sig_channel, value, chunk, n_chunks;
+  // As long as a line of the cache: ops are come back to long after they were told.
+  struct alignas(64) Told {
+    std::int32_t rank, channel, peer, value, chunk, n_chunks;
     std::int32_t counter = -1;  // that it raises, or waits for
     std::int32_t next = -1;     // in its channel's line
+    std::int32_t op = 0;
     std::uint16_t sources = 1;
     std::uint8_t kind = 0;
-    std::int64_t op = 0;
     std::int64_t more_ps = 0;   // of what reads memory: its ready_ps; of what crosses links: its tier_ps
     Issue issued;
   };
+  static_assert(sizeof(Told) == 64);
   enum class Held : std::uint8_t { no, wait, flush, work };  // what a channel cannot go beyond
   struct Line {
     std::int32_t first = -1, last = -1;  // told behind the op that holds the channel
@@ -139,7 +141,13 @@ class Flow {
   // Raises that were not waited for yet, but for the last two, from number `first` on.
   struct Early {
     std::int64_t first = 1;
-    std::deque<Message> raises;
+    std::size_t begin = 0;  // of those that are kept
+    std::vector<Message> raises;
+  };
+  // Of an op that waits to be served.
+  struct Pending {
+    std::int32_t op, id;
+    bool operator<(const Pending& other) const { return op < other.op; }
   };
 
   FlowStatus tell(const FlowOps& ops, std::size_t i);
@@ -150,7 +158,8 @@ class Flow {
   [[nodiscard]] const Message* raise_of(std::int32_t counter, std::int32_t number);
   void pend(std::int32_t id, const Issue& issued);
   FlowStatus drain();
-  FlowStatus serve(std::vector<std::int32_t>& batch);
+  FlowStatus serve(std::vector<Pending>& batch);
+  void fetch_told(const std::vector<Pending>& batch, std::size_t i, bool counters) const;
   FlowStatus take(Told& told, Message& sent);
   FlowStatus announce(const Told& told, const Message& sent);
   FlowStatus resume();
@@ -167,7 +176,8 @@ class Flow {
   std::vector<Line> lines_;           // per channel
   std::deque<Watch> watches_;         // per counter
   std::unordered_map<std::int32_t, Early> early_;
-  std::map<std::int64_t, std::vector<std::int32_t>> pending_;  // by batch
+  std::map<std::int64_t, std::vector<Pending>> pending_;  // by batch
+  std::vector<std::vector<Pending>> spare_;               // served batches, for the next ones
   std::vector<std::pair<std::int64_t, std::size_t>> by_turn_;
   std::vector<Message> sent_;
   std::vector<std::size_t> ready_;    // channels that can go on

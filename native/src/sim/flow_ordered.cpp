@@ -14,14 +14,16 @@ namespace ccl_lab::sim {
 namespace {
 
 constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
-constexpr std::size_t kMostTold = 6'000'000;  // 430 MB
+constexpr std::size_t kMostTold = 6'000'000;  // 384 MB
+constexpr std::size_t kNear = 8, kFar = 16;    // ops ahead whose counters, and they themselves, are asked for from memory
 
 }  // namespace
 
 FlowOps Flow::alone(const Told& t) const {
   const auto one = [](const auto& cell) { return std::span(&cell, 1); };
-  return {t.kind, one(t.rank), one(t.channel), one(t.peer), one(t.sig_channel), one(t.value), one(t.chunk), one(t.n_chunks), t.sources,
-          one(t.more_ps), one(t.more_ps)};
+  // Counters are known by their number here.
+  return {t.kind, one(t.rank), one(t.channel), one(t.peer), {}, one(t.value), one(t.chunk), one(t.n_chunks), t.sources, one(t.more_ps),
+          one(t.more_ps)};
 }
 
 std::int32_t Flow::keep(const Told& told) {
@@ -31,6 +33,7 @@ std::int32_t Flow::keep(const Told& told) {
   }
   const std::int32_t id = unused_.back();
   unused_.pop_back();
+  if (unused_.size() > kNear) __builtin_prefetch(&told_[static_cast<std::size_t>(*(unused_.end() - kNear))], 1);
   told_[static_cast<std::size_t>(id)] = told;
   return id;
 }
@@ -38,8 +41,7 @@ std::int32_t Flow::keep(const Told& told) {
 FlowStatus Flow::tell(const FlowOps& ops, std::size_t i) {
   const auto kind = static_cast<Kind>(ops.kind);
   const bool raises = (kind == Kind::put || kind == Kind::signal) && ops.sig_channel[i] >= 0;
-  Told told{ops.rank[i],  ops.channel[i],  ops.peer[i], ops.sig_channel[i], ops.value[i],
-            ops.chunk[i], ops.n_chunks[i], -1,          -1,                 1,            0, 0, 0, {}};
+  Told told{ops.rank[i], ops.channel[i], ops.peer[i], ops.value[i], ops.chunk[i], ops.n_chunks[i], -1, -1, 0, 1, 0, 0, {}};
   if (raises) told.counter = counter_id(ops.peer[i], ops.rank[i], ops.sig_channel[i]);
   if (kind == Kind::wait) {
     if (ops.value[i] < 1) return FlowStatus::too_early;
@@ -48,7 +50,8 @@ FlowStatus Flow::tell(const FlowOps& ops, std::size_t i) {
   }
   told.kind = ops.kind;
   told.sources = static_cast<std::uint16_t>(std::min<std::int64_t>(ops.sources, 0xffff));
-  told.op = first_op_ + static_cast<std::int64_t>(i);
+  if (first_op_ + static_cast<std::int64_t>(i) > std::numeric_limits<std::int32_t>::max()) return FlowStatus::too_many;
+  told.op = static_cast<std::int32_t>(first_op_ + static_cast<std::int64_t>(i));
   const auto& more = kind == Kind::copy || kind == Kind::reduce ? ops.ready_ps : ops.tier_ps;
   if (!more.empty()) told.more_ps = more[i];
   if (ops.sources > 0xffff) return FlowStatus::unsupported;
@@ -119,14 +122,20 @@ const Message* Flow::raise_of(std::int32_t counter, std::int32_t number) {
   if (number + 1 == at.raised) return &at.before;
   const auto found = early_.find(counter);
   if (found == early_.end()) return nullptr;
-  auto& [first, raises] = found->second;
-  for (; !raises.empty() && first < number; ++first) raises.pop_front();
-  return !raises.empty() && first == number ? &raises.front() : nullptr;
+  Early& early = found->second;
+  for (; early.begin < early.raises.size() && early.first < number; ++early.first) ++early.begin;
+  return early.begin < early.raises.size() && early.first == number ? &early.raises[early.begin] : nullptr;
 }
 
 void Flow::pend(std::int32_t id, const Issue& issued) {
-  told_[static_cast<std::size_t>(id)].issued = issued;
-  pending_[issued.batch].push_back(id);
+  Told& told = told_[static_cast<std::size_t>(id)];
+  told.issued = issued;
+  const auto [at, fresh] = pending_.try_emplace(issued.batch);
+  if (fresh && !spare_.empty()) {
+    at->second = std::move(spare_.back());
+    spare_.pop_back();
+  }
+  at->second.push_back({told.op, id});
 }
 
 // Nothing holds the channel, and it was told no more.
@@ -151,22 +160,42 @@ FlowStatus Flow::drain() {
   if (pending_.empty()) return FlowStatus::ok;
   find_bound();
   while (!pending_.empty() && pending_.begin()->first < bound_) {
-    std::vector<std::int32_t> batch = std::move(pending_.begin()->second);
+    std::vector<Pending> batch = std::move(pending_.begin()->second);
     pending_.erase(pending_.begin());
     if (const FlowStatus status = serve(batch); status != FlowStatus::ok) return status;
+    batch.clear();
+    if (spare_.size() < kNear) spare_.push_back(std::move(batch));
     if (const FlowStatus status = resume(); status != FlowStatus::ok) return status;
   }
   return FlowStatus::ok;
 }
 
+// What the evaluation of op i, and of those after it, will touch.
+void Flow::fetch_told(const std::vector<Pending>& batch, std::size_t i, bool counters) const {
+  if (i + kFar < batch.size()) __builtin_prefetch(&told_[static_cast<std::size_t>(batch[i + kFar].id)], 1);
+  if (i + kNear >= batch.size()) return;
+  const Told& soon = told_[static_cast<std::size_t>(batch[i + kNear].id)];
+  if (counters) {
+    if (soon.counter < 0) return;
+    __builtin_prefetch(&counters_[static_cast<std::size_t>(soon.counter)], 1);
+    __builtin_prefetch(&watches_[static_cast<std::size_t>(soon.counter)], 1);
+    return;
+  }
+  __builtin_prefetch(&channels_[channel_of(soon)], 1);
+  if (soon.peer < 0 || soon.peer == soon.rank) return;
+  const auto [a, b] = path(alone(soon), 0);
+  if (a >= 0) __builtin_prefetch(&served_[static_cast<std::size_t>(a)], 1);
+  if (b >= 0) __builtin_prefetch(&served_[static_cast<std::size_t>(b)], 1);
+}
+
 // All ops of one batch: in turns on their links, then what they raise, in the order of ops (order.hpp).
-FlowStatus Flow::serve(std::vector<std::int32_t>& batch) {
-  const auto told = [&](std::int32_t id) -> Told& { return told_[static_cast<std::size_t>(id)]; };
-  const auto before = [&](std::int32_t a, std::int32_t b) { return told(a).op < told(b).op; };
-  if (!std::is_sorted(batch.begin(), batch.end(), before)) std::sort(batch.begin(), batch.end(), before);
+FlowStatus Flow::serve(std::vector<Pending>& batch) {
+  const auto told = [&](const Pending& one) -> Told& { return told_[static_cast<std::size_t>(one.id)]; };
+  if (!std::is_sorted(batch.begin(), batch.end())) std::sort(batch.begin(), batch.end());
   turns_.clear();
   by_turn_.clear();
   for (std::size_t i = 0; i < batch.size(); ++i) {
+    fetch_told(batch, i, false);
     const Told& each = told(batch[i]);
     const auto memory = static_cast<std::int32_t>(2 * links_.ranks + each.rank);
     const bool transfers = static_cast<Kind>(each.kind) == Kind::put && each.peer != each.rank;
@@ -176,11 +205,14 @@ FlowStatus Flow::serve(std::vector<std::int32_t>& batch) {
   }
   if (!std::is_sorted(by_turn_.begin(), by_turn_.end())) std::sort(by_turn_.begin(), by_turn_.end());
   sent_.resize(batch.size());
-  for (const auto& [turn, i] : by_turn_)
+  for (const auto& [turn, i] : by_turn_) {
+    fetch_told(batch, i, false);
     if (const FlowStatus status = take(told(batch[i]), sent_[i]); status != FlowStatus::ok) return status;
+  }
   for (std::size_t i = 0; i < batch.size(); ++i) {
+    fetch_told(batch, i, true);
     if (const FlowStatus status = announce(told(batch[i]), sent_[i]); status != FlowStatus::ok) return status;
-    forget(batch[i]);
+    forget(batch[i].id);
   }
   return FlowStatus::ok;
 }
@@ -212,12 +244,16 @@ FlowStatus Flow::announce(const Told& told, const Message& sent) {
   const auto id = static_cast<std::size_t>(told.counter);
   Counter& at = counters_[id];
   if (at.raised >= 2 && at.raised - 1 > watches_[id].seen) {
-    auto& [first, raises] = early_[told.counter];
-    if (first + static_cast<std::int64_t>(raises.size()) != at.raised - 1) {  // those in between were waited for
-      raises.clear();
-      first = at.raised - 1;
+    Early& early = early_[told.counter];
+    if (early.first + static_cast<std::int64_t>(early.raises.size() - early.begin) != at.raised - 1) {  // those in between were waited for
+      early.begin = early.raises.size();
+      early.first = at.raised - 1;
     }
-    raises.push_back(at.before);
+    if (early.begin == early.raises.size()) {
+      early.raises.clear();
+      early.begin = 0;
+    }
+    early.raises.push_back(at.before);
   }
   if (const FlowStatus status = raise(at, sent); status != FlowStatus::ok) return status;
   std::int32_t c = std::exchange(watches_[id].parked, -1);
@@ -227,7 +263,17 @@ FlowStatus Flow::announce(const Told& told, const Message& sent) {
 
 // Channels that may go on do so, as far as they can.
 FlowStatus Flow::resume() {
-  for (const std::size_t c : ready_) {
+  for (std::size_t k = 0; k < ready_.size(); ++k) {
+    const std::size_t c = ready_[k];
+    if (k + kFar < ready_.size()) {
+      __builtin_prefetch(&lines_[ready_[k + kFar]], 1);
+      __builtin_prefetch(&channels_[ready_[k + kFar]], 1);
+    }
+    if (k + kNear < ready_.size()) {
+      const Line& soon = lines_[ready_[k + kNear]];
+      if (soon.at >= 0) __builtin_prefetch(&told_[static_cast<std::size_t>(soon.at)]);
+      if (soon.first >= 0) __builtin_prefetch(&told_[static_cast<std::size_t>(soon.first)], 1);
+    }
     Line& line = lines_[c];
     FlowStatus status = FlowStatus::ok;
     if (line.held == Held::wait) {

@@ -44,7 +44,8 @@ class Shaper {
     return std::clamp<std::uint64_t>(rate / 2000, 4 * 1024, 256 * 1024);
   }
 
-  static constexpr std::uint64_t kShortBytes = 4096;
+  // A header and what says where something is. More would be data that no link delays: whole messages come in such pieces.
+  static constexpr std::uint64_t kShortBytes = 512;
 
   struct Slot {
     std::int64_t begin_ns = 0;

@@ -80,6 +80,7 @@ struct Put {
   bool confirmed = false;        // completes when the peer has it; then `notice` instead of `signal`
   bool urgent = false;           // the sender will wait for its completion
   bool surely = false;           // where puts are confirmed: completes with that, though its source was copied and is free
+  std::uint64_t order = 0;       // a NIC held to a rate takes lower ones first; 0: as posted. Segments of one put have one
   Notice notice;
 };
 
@@ -128,6 +129,8 @@ class Transport {
   // Drops what joins these NICs, at once: from here on no byte that the peer sent over it lands, and nothing is sent.
   virtual void retire(const Path&) {}
   virtual NicState nic_state(std::uint16_t) const { return NicState::up; }
+  // What a NIC of this node is held to; 0: nothing.
+  virtual std::uint64_t nic_bytes_per_s(std::uint16_t) const { return 0; }
 
   // Moves bytes, raises signals, appends completions and events; returns how many things it did (0: idle).
   virtual int poll(std::int64_t now_ns, std::vector<Completion>& completions, std::vector<LinkEvent>& events) = 0;

@@ -174,7 +174,7 @@ Status TcpTransport::put(const Put& put) {
   if (Status status = check_signal(context_.rank, put, context_.signals.n_channels()); !status.ok()) return status;
   std::uint32_t sequence = 0;
   if (!put.confirmed && put.signal >= 0) sequence = peers_[static_cast<std::size_t>(put.peer)].order->next_to_send(put.signal);
-  link.value()->bundle.post(put, sequence, ++n_posted_);
+  link.value()->bundle.post(put, sequence, put.order != 0 ? put.order : ++n_posted_);
   return {};
 }
 

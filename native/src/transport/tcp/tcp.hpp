@@ -69,6 +69,7 @@ class TcpTransport final : public NicTransport {
   void set_receiver(Receiver* receiver) override { context_.receiver = receiver; }
   void retire(const Path& path) override;
   NicState nic_state(std::uint16_t nic) const override;
+  std::uint64_t nic_bytes_per_s(std::uint16_t nic) const override { return nic < nics_.size() ? Shaper::rate_of(nics_[nic]) : 0; }
   int poll(std::int64_t now_ns, std::vector<Completion>& completions, std::vector<LinkEvent>& events) override;
   void wait_set(std::vector<pollfd>& descriptors, std::int64_t& wake_ns) const override;
   void reset(std::uint16_t epoch) override;
