@@ -11,6 +11,7 @@
 
 #include "arrays.hpp"
 #include "comm/stream.hpp"
+#include "gil.hpp"
 #include "status.hpp"
 #include "work.hpp"
 
@@ -53,7 +54,7 @@ std::int64_t next_partition(const BoundWork& bound) {
     std::uint32_t op = 0;
     bool found = false;
     {
-      nb::gil_scoped_release release;
+      const ccl_lab::Unlocked unlocked;
       found = bound.engine->next_partition(*bound.work, kSliceS, op);
     }
     if (found) return bound.work->program().ops()[op].op_id;

@@ -12,6 +12,7 @@
 
 #include "comm/engine.hpp"
 #include "device/runner.hpp"
+#include "gil.hpp"
 #include "interrupts.hpp"
 #include "status.hpp"
 
@@ -82,10 +83,10 @@ std::shared_ptr<Runner> open_session(const std::shared_ptr<Engine>& engine, cons
   options.image = ccl_lab::device::kernel_image();
   options.spans = ccl_lab::SpanWriter(*segment);
   options.stopped = [segment] { return segment->aborted() ? segment->abort_status() : Status(); };
-  nb::gil_scoped_release release;
+  const ccl_lab::Unlocked unlocked;
   auto session = ccl_lab::device::Session::open(api, ordinal, page->rank(), std::move(pages), std::move(options));
   if (!session.ok()) {
-    const nb::gil_scoped_acquire held;
+    const ccl_lab::Locked held;
     ccl_lab::check(session.status());
   }
   return std::make_shared<Runner>(std::move(session).value(), ccl_lab::ns_of(timeout_s));
@@ -96,7 +97,7 @@ std::uint64_t call(const std::shared_ptr<Runner>& runner, const std::shared_ptr<
   std::uint64_t number = 0;
   Status status;
   {
-    nb::gil_scoped_release release;
+    const ccl_lab::Unlocked unlocked;
     std::shared_ptr<const ccl_lab::Program> ops(program, &program->program);
     status = runner->call(std::move(ops), {input, output}, reinterpret_cast<cuda::CuStream>(stream), coll_id, ccl_lab::ns_of(timeout_s), ccl_lab::interrupted, number);
   }
@@ -131,13 +132,13 @@ void bind_device(nb::module_& m) {
       .def("wait", &wait, "number"_a, "timeout_s"_a = -1.0, "True once that run has ended; False where the time passed before.")
       .def("ended", [](Runner& runner, std::uint64_t number) { return runner.ended(number); }, "number"_a)
       .def("close", [](Runner& runner) {
-        nb::gil_scoped_release release;
+        const ccl_lab::Unlocked unlocked;
         runner.close();
       })
       .def("check", [](Runner& runner) { ccl_lab::check(runner.failure()); }, "Raises why the session ended, if it did.")
       .def("await_failure",
            [](const std::shared_ptr<Runner>& runner, double timeout_s) {
-             nb::gil_scoped_release release;
+             const ccl_lab::Unlocked unlocked;
              return runner->await_failure(ccl_lab::ns_of(timeout_s));
            },
            "timeout_s"_a, "True once it has failed.")

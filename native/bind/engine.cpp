@@ -13,6 +13,7 @@
 
 #include "arrays.hpp"
 #include "base/clock.hpp"
+#include "gil.hpp"
 #include "status.hpp"
 #include "work.hpp"
 
@@ -212,7 +213,7 @@ nb::object run(const std::shared_ptr<Engine>& engine, const std::shared_ptr<Load
   const BufferView from = source.view();
   if (apart && from.nbytes > 0 && from.data == target.view().data) return nb::none();
   auto result = [&] {
-    nb::gil_scoped_release release;
+    const ccl_lab::Unlocked unlocked;
     auto started = engine->start(program, from, target.view(), coll_id, timeout_s, true, std::move(compute));
     if (started.ok()) engine->wait_slice(**started, kSliceS);
     return started;
@@ -335,7 +336,7 @@ void bind_engine(nb::module_& m) {
            "max_spans"_a = 65536)
       .def("memory", &memory)
       .def("close", [](Engine& e) {
-        nb::gil_scoped_release release;
+        const ccl_lab::Unlocked unlocked;
         e.close();
       });
 }

@@ -6,13 +6,14 @@
 #include <cstdint>
 
 #include "base/status.hpp"
+#include "gil.hpp"
 #include "status.hpp"
 
 namespace ccl_lab {
 
 // ok, or that Python has a signal to raise; takes the GIL for it.
 inline Status interrupted() {
-  const nanobind::gil_scoped_acquire held;
+  const Locked held;
   return PyErr_CheckSignals() == 0 ? Status() : Status(Code::aborted, "interrupted from the keyboard");
 }
 
@@ -31,7 +32,7 @@ template <class Wait>
 bool waited(Wait wait) {
   Result<bool> ended = false;
   {
-    nanobind::gil_scoped_release release;
+    const Unlocked unlocked;
     ended = wait();
   }
   raise_from(ended.status());

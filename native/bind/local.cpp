@@ -11,6 +11,7 @@
 #include "base/arithmetic.hpp"
 #include "base/clock.hpp"
 #include "comm/engine.hpp"
+#include "gil.hpp"
 #include "status.hpp"
 
 namespace nb = nanobind;
@@ -129,7 +130,7 @@ Status wait(Engine& engine, Group& group, const Call& call, double timeout_s) {
   const std::int64_t begin_ns = ccl_lab::now_ns();
   while (turn != Turn::failed) {
     {
-      nb::gil_scoped_release release;
+      const ccl_lab::Unlocked unlocked;
       turn = group.drive(kSliceNs);
     }
     if (turn == Turn::done) return {};

@@ -8,6 +8,7 @@
 
 #include <vector>
 
+#include "gil.hpp"
 #include "status.hpp"
 
 namespace nb = nanobind;
@@ -43,7 +44,7 @@ void reduce(int dtype_number, int redop_number, Bytes dst, const std::vector<Con
   for (const auto& src : srcs) sources.push_back(reinterpret_cast<const std::byte*>(src.data()));
   const Isa chosen = isa < 0 || isa > 2 ? ccl_lab::best_isa() : ccl_lab::usable_isa(static_cast<Isa>(isa));
   const std::size_t count = dst.nbytes() / ccl_lab::itemsize(dtype);
-  nb::gil_scoped_release release;
+  const ccl_lab::Unlocked unlocked;
   ccl_lab::reduce_with(chosen, dtype, redop, reinterpret_cast<std::byte*>(dst.data()), sources.data(), sources.size(),
                        count);
 }
@@ -52,7 +53,7 @@ void divide(int dtype_number, Bytes dst, std::int64_t divisor) {
   const auto dtype = static_cast<DType>(dtype_number < 0 || dtype_number > 255 ? 255 : dtype_number);
   ccl_lab::check(check_sizes(dtype, RedOp::sum, dst, {ConstBytes(dst)}));
   if (divisor < 1) ccl_lab::check(Status(Code::usage, "the divisor is " + std::to_string(divisor) + ", expected >= 1"));
-  nb::gil_scoped_release release;
+  const ccl_lab::Unlocked unlocked;
   ccl_lab::divide(dtype, reinterpret_cast<std::byte*>(dst.data()), divisor, dst.nbytes() / ccl_lab::itemsize(dtype));
 }
 

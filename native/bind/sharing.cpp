@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <tuple>
 
+#include "gil.hpp"
 #include "sim/sharing_rates.hpp"
 #include "sim_columns.hpp"
 
@@ -38,7 +39,7 @@ std::tuple<int, std::int64_t, std::int64_t> simulate_shared(
   in.routes = {routes.data(), routes.shape(0) * routes.shape(1)};
   in.route_width = routes.shape(1);
   const ccl_lab::sim::ExactOutput out = exact_output(times, level, finish_ps, n, late_ps.shape(0));
-  const nb::gil_scoped_release unlocked;
+  const ccl_lab::Unlocked unlocked;
   const auto result = ccl_lab::sim::simulate_shared(in, out);
   return {static_cast<int>(result.status), result.op, result.detail};
 }

@@ -4,6 +4,7 @@
 
 #include <tuple>
 
+#include "gil.hpp"
 #include "sim_columns.hpp"
 
 namespace nb = nanobind;
@@ -22,7 +23,7 @@ std::tuple<int, std::int64_t, std::int64_t> simulate_exact(
   const std::size_t n = change_link.shape(0);
   in.changes = {rows(change_link, n, "change_link"), rows(change_ps, n, "change_ps"), rows(change_bytes_per_s, n, "change_bytes_per_s")};
   const auto out = exact_output(times, level, finish_ps, rank.shape(0), late_ps.shape(0));
-  const nb::gil_scoped_release unlocked;
+  const ccl_lab::Unlocked unlocked;
   const auto result = ccl_lab::sim::simulate_exact(in, out);
   return {static_cast<int>(result.status), result.op, result.detail};
 }

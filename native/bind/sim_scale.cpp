@@ -7,6 +7,7 @@
 #include <span>
 #include <tuple>
 
+#include "gil.hpp"
 #include "sim/flow.hpp"
 #include "sim/gathers.hpp"
 #include "sim/rings.hpp"
@@ -56,7 +57,7 @@ std::tuple<int, std::int64_t, std::int64_t> simulate_rings(const nb::dict& colum
       .all_links = c.number("all_links"), .changes = changes(c)};
   ccl_lab::sim::RingsOutput out{.finish_ps = c.get<std::int64_t>("finish_ps"), .end_ps = c.get<std::int64_t>("end_ps"),
                                 .end_batch = c.get<std::int64_t>("end_batch")};
-  const nb::gil_scoped_release unlocked;
+  const ccl_lab::Unlocked unlocked;
   const auto status = ccl_lab::sim::simulate_rings(in, out);
   return {static_cast<int>(status), out.rounds, out.jumped};
 }
@@ -71,7 +72,7 @@ bool simulate_gathers(const nb::dict& columns) {
       .late_ps = c.get<I64>("late_ps"), .tx_latency_ps = c.get<I64>("tx_latency_ps"), .rx_latency_ps = c.get<I64>("rx_latency_ps"),
       .tx_free_ps = c.get<I64>("tx_free_ps"), .rx_free_ps = c.get<I64>("rx_free_ps")};
   const auto finish = c.get<std::int64_t>("finish_ps");
-  const nb::gil_scoped_release unlocked;
+  const ccl_lab::Unlocked unlocked;
   return ccl_lab::sim::simulate_gathers(in, finish);
 }
 
@@ -109,7 +110,7 @@ int run_flow(HeldFlow& held, int kind, const Column<const std::int32_t>& rank, c
   const auto some = [&](const auto& column) { return column.shape(0) == 0 ? std::span<const std::int64_t>() : rows(column); };
   const ccl_lab::sim::FlowOps ops{static_cast<std::uint8_t>(kind), rows(rank), rows(channel), rows(peer), rows(sig_channel), rows(value),
                                   rows(chunk), rows(n_chunks), sources, some(ready_ps), some(tier_ps)};
-  const nb::gil_scoped_release unlocked;
+  const ccl_lab::Unlocked unlocked;
   return static_cast<int>(held.flow.run(ops));
 }
 
@@ -128,7 +129,7 @@ void bind_sim_scale(nb::module_& m) {
            nb::arg("value"), nb::arg("chunk"), nb::arg("n_chunks"), nb::arg("sources"), nb::arg("ready_ps"), nb::arg("tier_ps"),
            "Ops of one kind, one a row; returns the status.")
       .def("finish", [](HeldFlow& held, const Column<std::int64_t>& finish_ps) {
-        const nb::gil_scoped_release unlocked;
+        const ccl_lab::Unlocked unlocked;
         return static_cast<int>(held.flow.finish({finish_ps.data(), finish_ps.shape(0)}));
       }, nb::arg("finish_ps"), "All is told: raises finish_ps to the end of each rank; returns the status.")
       .def_prop_ro("ops", [](const HeldFlow& held) { return held.flow.ops(); });

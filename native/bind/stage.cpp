@@ -12,6 +12,7 @@
 
 #include "comm/engine.hpp"
 #include "device/stage.hpp"
+#include "gil.hpp"
 #include "interrupts.hpp"
 #include "status.hpp"
 
@@ -77,12 +78,12 @@ void bind_stage(nb::module_& m) {
       .def("check", [](const Stage& stage) { ccl_lab::check(stage.failure()); }, "Raises why the stage failed, if it did.")
       .def("await_failure",
            [](const std::shared_ptr<Stage>& stage, double timeout_s) {
-             nb::gil_scoped_release release;
+             const ccl_lab::Unlocked unlocked;
              return stage->await_failure(ccl_lab::ns_of(timeout_s));
            },
            "timeout_s"_a, "True once it has failed.")
       .def("close", [](const std::shared_ptr<Stage>& stage) {
-        nb::gil_scoped_release release;
+        const ccl_lab::Unlocked unlocked;
         return stage->close();
       }, "Gives everything back once the stream is through; False where it was not in time, and may still use what it was given.");
 }

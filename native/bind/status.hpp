@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/status.hpp"
+#include "gil.hpp"
 
 namespace ccl_lab {
 
@@ -33,7 +34,7 @@ T take(Result<T> result) {
 template <class Call>
 auto released(Call call) {
   auto result = [&] {
-    nanobind::gil_scoped_release release;
+    const Unlocked unlocked;
     return call();
   }();
   if constexpr (std::is_same_v<decltype(result), Status>) check(result);

@@ -13,6 +13,7 @@
 #include <optional>
 #include <utility>
 
+#include "gil.hpp"
 #include "status.hpp"
 #include "work.hpp"
 
@@ -90,7 +91,7 @@ std::optional<BoundOp> flush(const BoundWindow& bound, std::int32_t rank) {
 std::vector<std::int32_t> wait_signals(const BoundWindow& bound, std::int32_t rank, std::uint64_t count, double timeout_s) {
   const std::shared_ptr<Sided> op = released([&] { return bound.engine->wait_signals(bound.window, rank, count); });
   const auto give_up = [&] {
-    nb::gil_scoped_release release;
+    const ccl_lab::Unlocked unlocked;
     bound.engine->give_up(*op, timeout_s);
   };
   if (!op->done() && !ccl_lab::wait_interruptibly(*bound.engine, *op, timeout_s, give_up)) give_up();
@@ -120,7 +121,7 @@ void bind_window(nb::module_& m, nb::class_<Engine>& engine) {
       .def("wait", &wait_signals, "rank"_a, "count"_a, "timeout_s"_a, "Takes signals of `rank` (-1: any): a rank for each.")
       .def("count", [](const BoundWindow& bound, std::int32_t rank) { return bound.window->count(rank); }, "rank"_a)
       .def("close", [](const BoundWindow& bound) {
-        nb::gil_scoped_release release;
+        const ccl_lab::Unlocked unlocked;
         bound.engine->close_window(*bound.window);
       });
   engine

@@ -8,6 +8,7 @@
 
 #include "base/clock.hpp"
 #include "comm/engine.hpp"
+#include "gil.hpp"
 
 namespace ccl_lab {
 
@@ -27,7 +28,7 @@ bool wait_interruptibly(Engine& engine, const Goal& goal, double timeout_s, Inte
     const double left = timeout_s < 0 ? kSliceS : deadline - static_cast<double>(now_ns()) * 1e-9;
     bool ended = false;
     {
-      nanobind::gil_scoped_release release;
+      const Unlocked unlocked;
       ended = engine.wait_slice(goal, std::clamp(left, 0.0, kSliceS));
     }
     if (ended) return true;
