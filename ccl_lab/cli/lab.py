@@ -47,7 +47,9 @@ def command(notebook: str, further: list[str]) -> list[str]:
     root = ["--allow-root"] if os.geteuid() == 0 and "--allow-root" not in further else []
     # The URL, not the file: it is printed, so that a person without a local browser lands on the notebook too.
     where = [f"--ServerApp.root_dir={folder}", f"--LabApp.default_url=/lab/tree/{notebook}"]
-    return [sys.executable, "-m", "jupyterlab", *where, *root, *further]
+    # A laboratory asks nobody on the network for news or versions, and nothing lies over the first notebook.
+    quiet = [f"--LabApp.app_settings_dir={Path(__file__).parent / 'lab_settings'}"]
+    return [sys.executable, "-m", "jupyterlab", *where, *quiet, *root, *further]
 
 
 def run_lab(arguments: argparse.Namespace) -> int:

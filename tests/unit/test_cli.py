@@ -185,6 +185,12 @@ def test_lab_command_opens_the_tour() -> None:
     assert any(word.endswith("/lab/tree/00_tour.ipynb") for word in words)
 
 
+def test_lab_asks_nobody_for_news() -> None:
+    (folder,) = (word.split("=")[1] for word in lab.command("00_tour.ipynb", []) if word.startswith("--LabApp.app_settings_dir="))
+    settings = json.loads(Path(folder, "overrides.json").read_text())["@jupyterlab/apputils-extension:notification"]
+    assert settings == {"checkForUpdates": False, "fetchNews": "false"}
+
+
 def test_lab_passes_further_arguments_on(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[list[str]] = []
     monkeypatch.setattr(lab.subprocess, "call", lambda words: started.append(words) or 0)
