@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import ccl_lab as ccl
 from bench.peers.programs import cache
@@ -88,6 +89,17 @@ def settings_of(rails: Sequence[int]) -> dict[str, str]:
     return {"nics": ",".join(f"eth{rail}" for rail in rails), "rdma": f"qps={QUEUE_PAIRS}", "trace_spans": "0", "timeout": "300s"}
 
 
+def all_at_once(comm: Any, start: Callable[[int], Any], transfers: int) -> float:
+    """Seconds from a barrier until all that `start` made of their numbers have ended."""
+    comm.barrier()
+    begin = time.monotonic()
+    for work in [start(i) for i in range(transfers)]:
+        work.wait()
+    seconds = time.monotonic() - begin
+    comm.barrier()
+    return seconds
+
+
 def engine(meeting: Meeting, rails: Sequence[int], nbytes: int, transfers: int) -> float:
     """Sends through `ccl_lab.init()` over verbs, all started at once, of `nbytes` for each NIC, to and from IN_TURN buffers in turn."""
     gc.collect()  # a communicator keeps its 64 GiB of addresses until it is collected, and a machine of the rig has 512
@@ -96,13 +108,7 @@ def engine(meeting: Meeting, rails: Sequence[int], nbytes: int, transfers: int) 
         move = comm.recv if ME == 0 else comm.send
         for each in memory:
             move(each, 1 - ME)  # makes the connections, registers the memory
-        comm.barrier()
-        begin = time.monotonic()
-        for work in [move(memory[i % IN_TURN], 1 - ME, async_op=True) for i in range(transfers)]:
-            work.wait()
-        seconds = time.monotonic() - begin
-        comm.barrier()
-    return seconds
+        return all_at_once(comm, lambda i: move(memory[i % IN_TURN], 1 - ME, async_op=True), transfers)
 
 
 def all_reduce(meeting: Meeting, rails: Sequence[int], nbytes: int, transfers: int) -> float:
@@ -112,13 +118,7 @@ def all_reduce(meeting: Meeting, rails: Sequence[int], nbytes: int, transfers: i
         memory = ccl.empty(len(rails) * nbytes // 4, "int32")
         memory[:] = 0
         comm.all_reduce(memory)
-        comm.barrier()
-        begin = time.monotonic()
-        for work in [comm.all_reduce(memory, async_op=True) for _ in range(transfers)]:
-            work.wait()
-        seconds = time.monotonic() - begin
-        comm.barrier()
-    return seconds
+        return all_at_once(comm, lambda _: comm.all_reduce(memory, async_op=True), transfers)
 
 
 def one_sided(meeting: Meeting, rails: Sequence[int], nbytes: int, transfers: int) -> float:

@@ -41,7 +41,7 @@ namespace ccl_lab {
 
 class Driver {
  public:
-  // `crowded`: the ranks outnumber the cores (base/cores.hpp).
+  // `with`: who else wants the cores of this rank.
   Driver(Progress& progress, std::shared_ptr<RankSegment> own, std::int64_t spin_ns, Sharing with);
   Driver(const Driver&) = delete;
   Driver& operator=(const Driver&) = delete;

@@ -150,7 +150,7 @@ int Progress::drive_fused() {
     if (turn == node::Turn::busy) return 1;
     if (turn == node::Turn::waiting) continue;
     now_ns_ = now_ns();
-    if (turn == node::Turn::done) end_current(Status());
+    if (turn == node::Turn::done) end_current();
     else stop(local_->group().status());
     return 1;
   }
@@ -179,7 +179,7 @@ int Progress::drive() {
   Run& run = runs_.now();
   const int did = advance(run);
   if (run.executor.done()) {
-    end_current(Status());
+    end_current();
     return did + 1;
   }
   if (run.executor.failed()) {
@@ -358,12 +358,12 @@ void Progress::hold(Work& work) {
 }
 
 // What runs has ended well. Those before it end first.
-void Progress::end_current(Status status) {
+void Progress::end_current() {
   if (runs_.n_draining() > 0) return runs_.set_aside();
-  record_end(*current(), status);
+  record_end(*current(), Status());
   set_state(EngineState::idle);
   if (current()->fused()) local_->leave();
-  end(runs_.take_current(), std::move(status));
+  end(runs_.take_current(), Status());
 }
 
 void Progress::fail_current(const Status& reason) {

@@ -94,7 +94,7 @@ class Progress {
   Status add_job(const Executor& executor, const Post& post);
   int handle_events();
   void end(std::shared_ptr<Work> work, Status status);
-  void end_current(Status status);
+  void end_current();
   void fail_current(const Status& reason);
   void hold(Work& work);
   void linger();

@@ -78,12 +78,19 @@ void Core::resolve() {
     if ((where[i].flags & kOverlaps) != 0) inputs[i] = nullptr;
 }
 
+void Core::copy(std::byte* to, const std::byte* from, std::uint64_t nbytes, Stores stores) {
+  if (stores == Stores::streaming) copy_to(&to, 1, from, nbytes, stores);
+  else if (to != from) std::memcpy(to, from, nbytes);
+  traffic.read_bytes += nbytes;
+  traffic.written_bytes += nbytes;
+}
+
 bool Core::crossing_pays(bool overlaps, std::uint64_t from) const {
   const auto all = static_cast<std::uint64_t>(n);
   if (overlaps) return call.block_bytes * all >= from * kSwapPays;
   if (call.collective == Collective::reduce) return false;
   if (!reduces(call.collective)) return call.block_bytes >= from;
-  const bool in_parts = call.collective == Collective::all_reduce && !sums_alone();
+  const bool in_parts = call.collective == Collective::all_reduce && !sums_twice();
   return (in_parts ? call.block_bytes / all : call.block_bytes) >= from * kSumsPay;
 }
 

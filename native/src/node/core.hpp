@@ -18,6 +18,7 @@
 #include "node/board.hpp"
 #include "node/call.hpp"
 #include "node/park.hpp"
+#include "reduce/reduce.hpp"
 #include "trace/ring.hpp"
 
 namespace ccl_lab::node {
@@ -57,6 +58,8 @@ static_assert(sizeof(Where) <= kInlineBytes);
 // From so many bytes on, what other cores will read is stored past the caches: they fetch a line from memory in 1 to 3 ns, one that
 // another core has changed in 7 ns where both share a cache, in 25 where they do not.
 inline constexpr std::uint64_t kStreamFrom = 32 * 1024;
+// So much of an all_reduce each of two ranks sums by itself where the kernel copies: beyond it the additions come from memory.
+inline constexpr std::uint64_t kMostSummedTwice = 512 * 1024;
 
 // How a large message moves; the same on all ranks.
 enum class Route : std::uint8_t {
@@ -151,10 +154,14 @@ struct Core {
   Route choose_route(bool all_mapped, bool overlaps, bool may_cross);
   void record(Track track, SpanKind kind, std::int64_t begin_ns, std::int64_t end_ns, std::uint64_t nbytes,
               std::int32_t peer, std::int32_t op_id) const;
-  // True where `nbytes` that peers read are better stored past the caches. A peer on the same core would rather have them there.
-  bool streams(std::uint64_t nbytes) const { return nbytes >= kStreamFrom && n <= n_cores; }
-  // Whether both ranks sum all of an all_reduce that the kernel copies: beyond some size the additions come from memory.
-  bool sums_alone() const { return n == 2 && call.block_bytes <= 512 * 1024; }
+  // How to store `nbytes` that peers read next. One on the same core would rather have them in the caches, unless all read them.
+  Stores stores_for_peers(std::uint64_t nbytes, bool all_read = false) const {
+    return nbytes >= kStreamFrom && (all_read || n <= n_cores) ? Stores::streaming : Stores::cached;
+  }
+  // Copies, and counts it.
+  void copy(std::byte* to, const std::byte* from, std::uint64_t nbytes, Stores stores);
+  // Whether both ranks sum all of an all_reduce that the kernel copies.
+  bool sums_twice() const { return n == 2 && call.block_bytes <= kMostSummedTwice; }
   // Whether the kernel copied.
   bool crossed() const { return route == Route::pulled || route == Route::swapped; }
   bool tracing() const { return spans != nullptr && spans->enabled(); }

@@ -44,14 +44,6 @@ void copy_mapped(Core& core, std::byte* to, const std::byte* from, std::uint64_t
   core.traffic.written_bytes += nbytes;
 }
 
-void copy_piece(Core& core, std::byte* to, const std::byte* from, std::uint64_t nbytes, Stores stores) {
-  std::byte* const dsts[] = {to};
-  if (stores == Stores::streaming) copy_to(dsts, 1, from, nbytes, stores);
-  else std::memcpy(to, from, nbytes);
-  core.traffic.read_bytes += nbytes;
-  core.traffic.written_bytes += nbytes;
-}
-
 // A caller that looks after other things too gets its turn after so much.
 constexpr std::uint64_t kAcrossPerTurn = 1024 * 1024;
 
@@ -104,8 +96,8 @@ Turn send(Core& core) {
     const std::uint64_t put = mine.pieces_in.load(std::memory_order_relaxed);
     if (put - theirs.pieces_out.load(std::memory_order_acquire) >= kPairSlots) return Turn::waiting;
     const std::uint64_t at = static_cast<std::uint64_t>(core.seen) * kSlotBytes;
-    copy_piece(core, mine.slots[put % kPairSlots], call.input + at, std::min<std::uint64_t>(kSlotBytes, nbytes - at),
-               core.streams(nbytes) ? Stores::streaming : Stores::cached);
+    core.copy(mine.slots[put % kPairSlots], call.input + at, std::min<std::uint64_t>(kSlotBytes, nbytes - at),
+              core.stores_for_peers(nbytes));
     mine.pieces_in.store(put + 1, std::memory_order_release);
     if (core.parking.anyone()) core.wake(peer);
     if (static_cast<std::uint64_t>(++core.seen) == n_pieces(nbytes)) core.stage = kLeave;
@@ -218,7 +210,7 @@ Turn receive(Core& core) {
     const std::uint64_t taken = mine.pieces_out.load(std::memory_order_relaxed);
     if (theirs.pieces_in.load(std::memory_order_acquire) == taken) return Turn::waiting;
     const std::uint64_t at = static_cast<std::uint64_t>(core.seen) * kSlotBytes;
-    copy_piece(core, call.output + at, theirs.slots[taken % kPairSlots], std::min<std::uint64_t>(kSlotBytes, nbytes - at), Stores::cached);
+    core.copy(call.output + at, theirs.slots[taken % kPairSlots], std::min<std::uint64_t>(kSlotBytes, nbytes - at), Stores::cached);
     mine.pieces_out.store(taken + 1, std::memory_order_release);
     if (core.parking.anyone()) core.wake(call.root);
     if (static_cast<std::uint64_t>(++core.seen) == n_pieces(nbytes)) core.stage = kLeave;

@@ -183,7 +183,7 @@ bool reduce_piece(Core& core, const Large& large) {
   if (nbytes == 0) return true;
   if (!fetch_piece(core, large, begin, nbytes)) return false;
   const bool shared = core.call.collective == Collective::all_reduce && core.call.input != core.call.output;
-  sum_piece(core, begin, nbytes, shared && core.streams(core.call.block_bytes) ? Stores::streaming : Stores::cached);
+  sum_piece(core, begin, nbytes, shared ? core.stores_for_peers(core.call.block_bytes) : Stores::cached);
   return true;
 }
 
@@ -279,7 +279,7 @@ int begin_pulled(Core& core, Large& large) {
   large.pulled.assign(n, 0);
   large.first_phase = core.phase;
   large.n_segments = 1;
-  large.alone = core.call.collective == Collective::all_reduce && core.sums_alone();
+  large.alone = core.call.collective == Collective::all_reduce && core.sums_twice();
   if (reducing) {
     const bool shares = core.call.collective == Collective::all_reduce && !large.alone;
     large.part_bytes = shares ? ((nbytes + n - 1) / n + 63) / 64 * 64 : nbytes;

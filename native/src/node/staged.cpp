@@ -104,24 +104,14 @@ bool peers_read(const Core& core, const Large& large, std::uint64_t block) {
   }
 }
 
-// Of what peers read next. What all of them read goes past the caches even where some share a core.
-Stores stores_for(const Core& core) {
-  const Call& call = core.call;
-  const std::uint64_t nbytes = contribution_bytes(call.collective, call.block_bytes, core.n);
-  const bool read_by_all = call.collective == Collective::broadcast || call.collective == Collective::all_gather;
-  return core.streams(nbytes) || (read_by_all && nbytes >= kStreamFrom) ? Stores::streaming : Stores::cached;
-}
-
 void stage_blocks(Core& core, const Large& large) {
-  const std::uint64_t nbytes = bytes_of(core, large);
+  const Call& call = core.call;
+  const bool all_read = call.collective == Collective::broadcast || call.collective == Collective::all_gather;
+  const Stores stores = core.stores_for_peers(contribution_bytes(call.collective, call.block_bytes, core.n), all_read);
   std::byte* const stage = core.own->stage[half_of(core, large)];
-  for (std::uint64_t block = 0; block < core.blocks.input; ++block) {
-    if (!peers_read(core, large, block)) continue;
-    std::byte* const to[] = {stage + block * large.segment_bytes};
-    copy_to(to, 1, core.call.input + block * core.call.block_bytes + begin_of(large), nbytes, stores_for(core));
-    core.traffic.read_bytes += nbytes;
-    core.traffic.written_bytes += nbytes;
-  }
+  for (std::uint64_t block = 0; block < core.blocks.input; ++block)
+    if (peers_read(core, large, block))
+      core.copy(stage + block * large.segment_bytes, call.input + block * call.block_bytes + begin_of(large), bytes_of(core, large), stores);
 }
 
 void copy_in(Core& core, const Large& large) {
@@ -166,19 +156,12 @@ void sum_alone(Core& core, const Large& large) {
   core.traffic.written_bytes += nbytes;
 }
 
-void move_out(const Large& large, std::byte* to, const std::byte* from, std::uint64_t nbytes) {
-  std::byte* const dst[] = {to};
-  if (large.streaming) copy_to(dst, 1, from, nbytes, Stores::streaming);
-  else if (to != from) std::memcpy(to, from, nbytes);
-}
+Stores stores_of(const Large& large) { return large.streaming ? Stores::streaming : Stores::cached; }
 
 void take_result(Core& core, const Large& large) {
   if (!plain_output(core, core.place)) return;
-  const std::uint64_t nbytes = bytes_of(core, large);
   const std::uint64_t block = core.call.collective == Collective::reduce_scatter ? static_cast<std::uint64_t>(core.place) : 0;
-  move_out(large, core.call.output + begin_of(large), result(core, large, block), nbytes);
-  core.traffic.read_bytes += nbytes;
-  core.traffic.written_bytes += nbytes;
+  core.copy(core.call.output + begin_of(large), result(core, large, block), bytes_of(core, large), stores_of(large));
 }
 
 void take_blocks(Core& core, const Large& large) {
@@ -192,9 +175,7 @@ void take_blocks(Core& core, const Large& large) {
     // The rank's own bytes need no way through its stage.
     const std::byte* const src = from.first == core.place ? call.input + from.block * call.block_bytes + begin_of(large)
                                                           : source(core, large, from.first, from.block);
-    move_out(large, call.output + to.block * call.block_bytes + begin_of(large), src, nbytes);
-    core.traffic.read_bytes += nbytes;
-    core.traffic.written_bytes += nbytes;
+    core.copy(call.output + to.block * call.block_bytes + begin_of(large), src, nbytes, stores_of(large));
   }
 }
 
