@@ -60,7 +60,8 @@ class Builder:
 
     `in_place`: INPUT and OUTPUT share memory; copies of memory onto itself are then dropped.
     `scratch_blocks`: blocks of scratch per rank; for all_to_allv `scratch_pairs` int32[n, blocks, 2] says which
-    (source, destination) pair sizes each. Raises UsageError for unknown names and impossible numbers.
+    (source, destination) pair sizes each. `timetable`: `step` says when things happen, for links that several want (Schedule).
+    Raises UsageError for unknown names and impossible numbers.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Builder:
         scratch_blocks: int = 0,
         counts: np.ndarray | None = None,
         scratch_pairs: np.ndarray | None = None,
+        timetable: bool = False,
     ) -> None:
         collectives.check_names(collective)
         if n_ranks < 1:
@@ -87,6 +89,7 @@ class Builder:
         self.collective, self.n_ranks, self.algorithm = collective, n_ranks, algorithm
         self.channels, self.parts, self.in_place, self.root, self.peer = channels, parts, in_place, root, peer
         self.scratch_blocks, self.counts, self.scratch_pairs = scratch_blocks, counts, scratch_pairs
+        self.timetable = timetable
         self.input, self.output, self.scratch = (_BufferRefs(buf) for buf in Buffer)
         self.step = 0
         self._rows: list[dict[str, np.ndarray]] = []
@@ -278,6 +281,7 @@ class Builder:
             scratch_blocks=self.scratch_blocks,
             scratch_pairs=self.scratch_pairs,
             counts=self.counts,
+            timetable=self.timetable,
             ops=OpTable(**columns),
             nbytes=nbytes,
             dtype=dtype,

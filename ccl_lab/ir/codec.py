@@ -55,6 +55,7 @@ HEADER: dict[str, tuple[type, int, int]] = {
     "root": (int, 0, MAX_RANKS),
     "peer": (int, -1, MAX_RANKS),
     "scratch_blocks": (int, 0, MAX_INT),
+    "timetable": (bool, 0, 1),
     "nbytes": (int, 0, 1 << 62),
     "dtype": (str, 0, 64),
     "redop": (str, 0, 64),
@@ -62,6 +63,8 @@ HEADER: dict[str, tuple[type, int, int]] = {
     "has_scratch_pairs": (bool, 0, 1),
     "has_counts": (bool, 0, 1),
 }
+# What a header says that was written before there was the key.
+BEFORE = {"timetable": False}
 _MAX_HEADER_BYTES = 1 << 20
 
 
@@ -221,6 +224,7 @@ def _read_header(text: memoryview) -> dict[str, Any]:
         raise DecodeError(
             f"schedule, byte {_HEAD.size}: the header is a JSON {type(header).__name__}; expected an object."
         )
+    header = BEFORE | header
     check_header(header)
     return header
 

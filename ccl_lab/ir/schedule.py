@@ -27,7 +27,8 @@ from .table import OpTable, describe
 class Schedule:
     """Ops of `n_ranks` ranks that together perform `collective`.
 
-    `nbytes`, `dtype`, `redop`, `counts` are defaults for a run; `reasons` says why the planner chose it.
+    `nbytes`, `dtype`, `redop`, `counts` are defaults for a run; `reasons` says why the planner chose it. `timetable`: the simulator
+    lets links serve ops in the order of their steps; otherwise it finds one (ccl_lab/simulator/exact.py). Nothing else depends on it.
     """
 
     collective: str
@@ -42,6 +43,7 @@ class Schedule:
     ops: OpTable
     scratch_pairs: np.ndarray | None = None
     counts: np.ndarray | None = None
+    timetable: bool = False
     nbytes: int = 0
     dtype: str = "float32"
     redop: str = "sum"

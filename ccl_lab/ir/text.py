@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from ..errors import CclError, DecodeError
-from .codec import HEADER, MAX_INT, check_header, header_of, table_of
+from .codec import BEFORE, HEADER, MAX_INT, check_header, header_of, table_of
 from .ops import Buffer, Kind
 from .table import OP_COLUMNS, SOURCE_COLUMNS, Op, describe
 
@@ -126,6 +126,7 @@ def _read_header(lines: list[tuple[int, str]]) -> tuple[dict[str, Any], dict[str
     for name in _ARRAYS:
         header.pop(name, None)
         header[f"has_{name}"] = arrays[name] is not None
+    header = BEFORE | header
     try:
         check_header(header)
     except CclError as error:

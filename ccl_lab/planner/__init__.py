@@ -58,7 +58,7 @@ def outline(collective: str, topology: Topology | int, nbytes: Size = "1MiB", *,
             mapped: bool = True) -> Outline:
     """The schedule that `plan` makes of the same arguments, without its rows: what the simulator takes where there would be too many.
 
-    "auto" takes the cheapest, whatever its number of ops; those that spread a loss over the NICs that are left are compared up to 1,024
+    "auto" takes the cheapest that can be told in seconds; those that spread a loss over the NICs that are left are compared up to 1,024
     ranks. Errors as `plan`; UsageError for one rank, which has nothing to unroll. Cost: a few arrays of a number per rank.
     """
     problem = make_problem(collective, topology, nbytes, dtype=dtype, redop=redop, in_place=in_place, root=root, peer=peer,
@@ -70,8 +70,8 @@ def outline(collective: str, topology: Topology | int, nbytes: Size = "1MiB", *,
     if algorithm == "auto":
         whole = problem.n > _MOST_WITH_LANES
         ranked = choose.candidates(problem, whole=whole)
-        chosen = choose.pick(problem, ranked, most_ops=None)
-        why = choose.reasons(problem, ranked, chosen, automatic=True, whole=whole)
+        chosen = choose.pick(problem, ranked, outlined=True)
+        why = choose.reasons(problem, ranked, chosen, automatic=True, whole=whole, outlined=True)
     found = find(collective, chosen)
 
     def emit(make: Any) -> Builder:

@@ -27,6 +27,8 @@ from .problem import Problem
 
 # A table of ops of more rows takes seconds and gigabytes: `auto` looks for a shorter one.
 MOST_OPS = 5_000_000
+# Without a table they are told one by one, in some 0.1 us each, but for rings, whose rounds are alike: `auto` looks for seconds.
+MOST_TOLD = 50_000_000
 # Algorithms in which a rank has an op or more for every other rank, however few the steps.
 PER_PEER = ("direct", "paired", "recursive_doubling", "recursive_halving")
 
@@ -53,19 +55,26 @@ def candidates(problem: Problem, whole: bool = False) -> list[Candidate]:
     return sorted(found, key=lambda each: (each.cost is None, each.cost.seconds if each.cost else 0.0))
 
 
-def pick(problem: Problem, ranked: list[Candidate], most_ops: int | None = MOST_OPS) -> str:
-    """The cheapest whose table of ops has at most `most_ops` rows (None: however many).
+def pick(problem: Problem, ranked: list[Candidate], outlined: bool = False) -> str:
+    """The cheapest whose table of ops has at most MOST_OPS rows; outlined: of those without a table, whose ops are in rings or MOST_TOLD.
 
     Of those within 1 % of it, one that works on shared memory in place, then the one with the fewest ops: the model says that they
     are as fast, but it prices a slice that is still in the caches as one that comes from memory.
     """
     fitting = [each for each in ranked if each.cost and (each.name not in DEGRADED or is_degraded(problem.topology))]
-    short = [each for each in fitting if most_ops is None or ops_about(problem, each) <= most_ops]
+    short = [each for each in fitting if not _long(problem, each, outlined)]
     if not short:
         return min(fitting, key=lambda each: ops_about(problem, each)).name
     best = short[0].cost.seconds if short[0].cost else 0.0
     close = [each for each in short if each.cost and each.cost.seconds <= 1.01 * best]
     return min(close, key=lambda each: (each.name not in IN_PLACE, ops_about(problem, each))).name
+
+
+def _long(problem: Problem, candidate: Candidate, outlined: bool) -> bool:
+    if ops_about(problem, candidate) <= (MOST_TOLD if outlined else MOST_OPS):
+        return False
+    loops = ALGORITHMS[problem.collective][candidate.name].loops if outlined else None
+    return loops is None or loops(problem) is None
 
 
 def ops_about(problem: Problem, candidate: Candidate) -> int:
@@ -124,8 +133,9 @@ def loss(problem: Problem) -> tuple[str, ...]:
     return tuple(told)
 
 
-def reasons(problem: Problem, ranked: list[Candidate], chosen: str, automatic: bool, whole: bool = False) -> tuple[str, ...]:
-    """One line per algorithm, the chosen one first; unless `whole`, also what a loss means."""
+def reasons(problem: Problem, ranked: list[Candidate], chosen: str, automatic: bool, whole: bool = False,
+            outlined: bool = False) -> tuple[str, ...]:  # fmt: skip
+    """One line per algorithm, the chosen one first; unless `whole`, also what a loss means; outlined: as `pick`."""
     ranked = sorted(ranked, key=lambda each: each.name != chosen)
     best = next(each.cost for each in ranked if each.name == chosen)
     lines = []
@@ -134,8 +144,8 @@ def reasons(problem: Problem, ranked: list[Candidate], chosen: str, automatic: b
             lines.append(f"{each.name}: does not fit: {each.misfit}")
             continue
         tail = ("chosen" if automatic else "as asked") if each.name == chosen else _against(each.cost, best)
-        if each.name != chosen and ops_about(problem, each) > MOST_OPS:
-            tail += f"; about {ops_about(problem, each):,} ops, too many to build"
+        if each.name != chosen and _long(problem, each, outlined):
+            tail += f"; about {ops_about(problem, each):,} ops, too many to {'time in seconds: name it' if outlined else 'build'}"
         lines.append(f"{each.name}: {_numbers(each.cost)}; {tail}")
     return tuple(lines) + (() if whole else loss(problem))
 

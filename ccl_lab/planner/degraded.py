@@ -199,10 +199,15 @@ def ring_lanes(topology: Topology, most: int = MOST_UNITS) -> Lanes:
 # -- the order of nodes
 
 
-def shared(topology: Topology) -> F64:
-    """Bytes/s that each pair of nodes has on rails that are up at both, f64[n_nodes, n_nodes]."""
+def shared(topology: Topology, nodes: Sequence[int] | I64, others: Sequence[int] | I64) -> F64:
+    """Bytes/s that nodes[i] and others[i] have on rails that are up at both, f64[...]; shapes broadcast."""
     rates = rates_of(topology)
-    return np.minimum(rates[:, None, :], rates[None, :, :]).sum(axis=2)
+    return np.minimum(rates[np.asarray(nodes)], rates[np.asarray(others)]).sum(axis=-1)
+
+
+def neighbours_share(topology: Topology, order: Sequence[int]) -> F64:
+    """`shared` of each node along a ring and the next one, f64[n_nodes]."""
+    return shared(topology, order, np.roll(order, -1))
 
 
 @lru_cache(maxsize=256)
@@ -210,32 +215,47 @@ def node_order(topology: Topology) -> tuple[int, ...]:
     """Nodes along a ring such that neighbours share rails: as numbered, and where two neighbours lost different ones, with a bridge.
 
     A bridge is a node that shares with both sides more than these share with each other. Swaps, tried in a fixed order, each raising
-    the least that neighbours share, or the number of pairs that share no more. Source: R2CCL, re-ranking.
+    the least that neighbours share, or lowering the number of pairs that share no more. Cost: hurt nodes squared times nodes. Source:
+    R2CCL, re-ranking.
     """
-    order = list(range(topology.n_nodes))
+    order = np.arange(topology.n_nodes)
     if not topology.rails or len(order) < 4 or not is_degraded(topology):
-        return tuple(order)
-    common = shared(topology)
+        return tuple(order.tolist())
     # Only the hurt nodes and their places matter: all others are alike.
     hurt = np.flatnonzero(remaining(topology) < 1)
-
-    def worth(ring: list[int]) -> tuple[float, float]:
-        edges = common[ring, np.roll(ring, -1)]
-        return float(edges.min()), -float((edges <= edges.min()).sum())
-
-    best = worth(order)
+    edges = neighbours_share(topology, order)
+    best = float(edges.min()), -int((edges <= edges.min()).sum())
     for _ in range(len(hurt)):
         found = None
-        for i in sorted(order.index(node) for node in hurt):
-            for j in range(len(order)):
-                trial = order.copy()
-                trial[i], trial[j] = trial[j], trial[i]
-                if j != i and worth(trial) > best:
-                    best, found = worth(trial), trial
+        for i in np.flatnonzero(np.isin(order, hurt)):
+            least, ties = _after_swaps(topology, order, edges, int(i))
+            j = int(np.lexsort((ties, -least))[0])
+            if (float(least[j]), -int(ties[j])) > best:
+                best, found = (float(least[j]), -int(ties[j])), (int(i), j)
         if found is None:
             break
-        order = found
-    return tuple(order)
+        order[list(found)] = order[list(found[::-1])]
+        edges = neighbours_share(topology, order)
+    return tuple(order.tolist())
+
+
+def _after_swaps(topology: Topology, order: I64, edges: F64, i: int) -> tuple[F64, I64]:
+    """The least of `edges` of a ring, and how many are no more, if place i changed with place j: for every j, [n_nodes] each."""
+    n, j = len(order), np.arange(len(order))
+    edge = np.stack([np.full(n, (i - 1) % n), np.full(n, i), (j - 1) % n, j])  # those that a swap touches; number k is between k and k + 1
+    once = np.array([~(edge[:k] == edge[k]).any(axis=0) for k in range(4)])
+
+    def after(place: I64) -> I64:
+        return np.where(place == i, order[j], np.where(place == j, order[i], order[place]))
+
+    gone, come = edges[edge], np.where(once, shared(topology, after(edge), after((edge + 1) % n)), np.inf)
+    # Four edges go, so the least that stay are among the five lowest values.
+    values, counts = (found[:5] for found in np.unique(edges, return_counts=True))
+    stay = counts[:, None] - (once & (gone == values[:, None, None])).sum(axis=1)
+    first = (stay > 0).argmax(axis=0)
+    kept = np.where((stay > 0).any(axis=0), values[first], np.inf)
+    least = np.minimum(kept, come.min(axis=0))
+    return least, np.where(kept == least, stay[first, j], 0) + (come == least).sum(axis=0)
 
 
 def bridges(topology: Topology) -> str:
@@ -243,9 +263,7 @@ def bridges(topology: Topology) -> str:
     order = node_order(topology)
     if order == tuple(range(topology.n_nodes)):
         return ""
-    common = shared(topology) / 1.25e8
-    plain = min(common[i, (i + 1) % len(order)] for i in range(len(order)))
-    now = min(common[a, b] for a, b in zip(order, (*order[1:], order[0]), strict=True))
+    plain, now = (neighbours_share(topology, ring).min() / 1.25e8 for ring in (range(len(order)), order))
     shown = ", ".join(map(str, order[:12])) + (", …" if len(order) > 12 else "")
     return f"re-ranked {shown}: neighbours share {now:.4g} Gb/s of rails or more instead of {plain:.4g}"
 

@@ -120,7 +120,7 @@ def all_reduce_double_binary_tree(problem: Problem) -> Cost:
     latency = 2 * across * (at.far(chunk, 1) + at.add(chunk)) + 2 * (height - across) * (at.near(chunk) + at.add(chunk))
     crossing = min(at.nodes - 1, 2) * size / slices * max(1.0, slices * at.one_nic / at.node_nic) if across else 0.0
     seconds = latency + max(crossing / at.one_nic, 2 * size / at.fabric + at.add(size), 4 * slices * depth * OP_SECONDS)
-    return Cost(seconds, depth + 2 * height - 1, (2 if at.nodes == 1 else 3) * size, crossing)
+    return Cost(seconds, 4 * (depth + 2 * height - 1), (2 if at.nodes == 1 else 3) * size, crossing)
 
 
 def all_reduce_direct(problem: Problem) -> Cost:

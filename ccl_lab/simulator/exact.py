@@ -15,6 +15,8 @@ its links has given to another of this batch. Static order is (batch, turn, op_i
 a counter (destination, source, sig_channel) are numbered by (batch, op_id), and a wait for value v follows the v-th of them (v <= 0:
 none). An op that is never reached is a deadlock.
 
+Where the planner gives a timetable (Schedule.timetable) an op begins at the tick of its step at the earliest, and transfers take no ticks.
+
 In nominal time, from tick 0: a channel goes on at the tick of the op before it; after a wait not before the raise is seen, which is when
 the put has left and no earlier than the raise before; after a get when it has arrived; after a flush when the channel's puts have left.
 
@@ -196,6 +198,7 @@ def core_times(schedule: Schedule, topology: Topology, layout: Layout, late_ps: 
         np.where(held, np.int64(alpha_ps), 0), compute_ps, _ready_ps(schedule, late_ps), request_ps,
         np.ascontiguousarray(path[:, 0]), np.ascontiguousarray(path[:, 1]),
         np.isin(links.kind, (LinkKind.nic_tx, LinkKind.nic_rx)).astype(np.uint8), links.bytes_per_s, links.latency_ps, late_ps, tier_ps,
+        ops.step if schedule.timetable else ops.step[:0],
         *changes.columns().values(), times, level, finish_ps)  # fmt: skip
     if status != _OK:
         _raise(schedule, status, op, detail)

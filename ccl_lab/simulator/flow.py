@@ -51,12 +51,12 @@ class _Timer(Builder):
             rx = (3 * self.n_ranks + topology.n_nodes * topology.nics_per_node + nic).astype(np.int32)
         self._late_ps, self._topology, self.unordered = links["late_ps"], topology, False
         self._flow = _core.Flow({**links, "ranks": self.n_ranks, "channels": self.channels, "nic_tx": tx.ravel(), "nic_rx": rx.ravel(),
-                                 "count": count, "parts": self.parts})  # fmt: skip
+                                 "count": count, "parts": self.parts, "timetable": int(self.timetable)})  # fmt: skip
 
     def _emit(self, kind: Kind, rank: Ints, channel: Ints, *, peer: Ints = -1, sig_channel: Ints = -1, value: Ints = 0,
               dst: Ref | None = None, srcs: Sequence[Ref] = (), arg: Ints = 0, n_chunks: Ints = 0) -> None:  # fmt: skip
         ranks = np.atleast_1d(np.asarray(rank, np.int32))
-        cells = (ranks, channel, peer, sig_channel, value, dst.chunk if dst else 0, dst.n if dst else n_chunks)
+        cells = (ranks, channel, peer, sig_channel, value, dst.chunk if dst else 0, dst.n if dst else n_chunks, self.step)
         columns = [np.ascontiguousarray(np.broadcast_to(np.asarray(cell, np.int32), ranks.shape)) for cell in cells]
         ready, tier_ps = self._ready(ranks, srcs), np.zeros(0, np.int64)
         if self._topology.network is not None and kind in (Kind.put, Kind.signal):
@@ -65,7 +65,8 @@ class _Timer(Builder):
             keep = ~self.same_memory(columns[0], dst, srcs[0])  # type: ignore[arg-type]
             columns = [np.ascontiguousarray(column[keep]) for column in columns]
             ready = ready[keep] if len(ready) else ready
-        status = self._flow.run(int(kind), *columns, len(srcs), ready, tier_ps)
+        *columns, step = columns
+        status = self._flow.run(int(kind), *columns, len(srcs), ready, tier_ps, step)
         self._check(status)
 
     def _check(self, status: int) -> None:

@@ -56,13 +56,15 @@ def finish_times(outline: Outline, topology: Topology, nbytes: Size | None = Non
         except Inapplicable:
             if outline.ops_about > _MOST_TOLD:
                 raise
+    if outline.ops_about > _MOST_FLOW:
+        raise Inapplicable("told one by one they would take many minutes")
     count = 0 if outline.collective == "barrier" else outline.count_of(size, dtype)
     found, counts = flow_finish(outline, topology, count, itemsize, late_ps, alpha_ps, changes)
     return found, {"as": "steps", **counts}
 
 
-# Ops that are told one by one take some 50 ns each.
-_MOST_TOLD = 200_000_000
+# Ops that are told one by one take some 0.1 us each: where rings fail, and where there are none and somebody asked for it.
+_MOST_TOLD, _MOST_FLOW = 200_000_000, 2_000_000_000
 
 
 def summarize(outline: Outline, topology: Topology, nbytes: Size | None = None, dtype: str | None = None, late: Late = None,

@@ -218,6 +218,7 @@ class _Columns:
     nbytes: I64
     work: I64  # bytes that links move for the op
     nominal: I64  # Layout.nominal_bytes
+    step: npt.NDArray[np.int32]  # of jobs whose steps are a timetable; -1 for the others
     path: npt.NDArray[np.int32]
     request_ps: I64
     tier_ps: I64
@@ -238,8 +239,9 @@ def _columns(placed: Sequence[_Placed], topology: Topology) -> _Columns:
     route_of, routes = _routes(np.concatenate([_ends(job.on_topology, topology) for job in placed]), ops.kind, topology)
     nbytes = np.concatenate([job.layout.op_bytes() for job in placed])
     nominal = np.concatenate([job.layout.nominal_bytes() for job in placed])
+    step = np.concatenate([np.where(job.schedule.timetable, np.maximum(job.schedule.ops.step, 0), -1) for job in placed]).astype(np.int32)
     work = nbytes * np.maximum(np.where(ops.kind == Kind.reduce, ops.src_count, 1), 1)
-    return _Columns(ops, nbytes, work, nominal, np.concatenate(paths), np.concatenate(requests),
+    return _Columns(ops, nbytes, work, nominal, step, np.concatenate(paths), np.concatenate(requests),
                     np.concatenate(tiers), np.concatenate([exact._ready_ps(job.schedule, job.late_ps) for job in placed]), route_of, routes)
 
 
@@ -278,7 +280,7 @@ def _core_times(placed: Sequence[_Placed], topology: Topology, columns: _Columns
         columns.work, columns.nominal, np.where(held, np.int64(alpha_ps), 0),
         compute_ps, columns.ready_ps, columns.request_ps, np.ascontiguousarray(columns.path[:, 0]),
         np.ascontiguousarray(columns.path[:, 1]), np.isin(links.kind, (LinkKind.nic_tx, LinkKind.nic_rx)).astype(np.uint8),
-        links.bytes_per_s, links.latency_ps, late_ps, columns.tier_ps,
+        links.bytes_per_s, links.latency_ps, late_ps, columns.tier_ps, columns.step,
         np.array([len(job.schedule.ops) for job in placed], np.int64), columns.route_of, columns.routes,
         times, level, finish_ps)  # fmt: skip
     if status != exact._OK:

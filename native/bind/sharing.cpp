@@ -21,13 +21,13 @@ using Routes = nb::ndarray<const std::int32_t, nb::ndim<2>, nb::c_contig, nb::de
 std::tuple<int, std::int64_t, std::int64_t> simulate_shared(
     const I32& rank, const I32& channel, const U8& kind, const I32& peer, const I32& sig_channel, const I32& value, const I64& work_bytes,
     const I64& nominal_bytes, const I64& hold_ps, const I64& compute_ps, const I64& ready_ps, const I64& request_ps, const I32& link_a, const I32& link_b,
-    const U8& link_ticks, const I64& link_bytes_per_s, const I64& link_latency_ps, const I64& late_ps, const I64& tier_ps,
+    const U8& link_ticks, const I64& link_bytes_per_s, const I64& link_latency_ps, const I64& late_ps, const I64& tier_ps, const I32& step,
     const I64& job_ops, const I32& route_of, const Routes& routes, const Times& times, const Column<std::int32_t>& level,
     const Column<std::int64_t>& finish_ps) {
   const std::size_t n = rank.shape(0);
   ccl_lab::sim::SharedInput in;
   in.ops = exact_input(rank, channel, kind, peer, sig_channel, value, work_bytes, nominal_bytes, hold_ps, compute_ps, ready_ps, request_ps, link_a, link_b,
-                       link_ticks, link_bytes_per_s, link_latency_ps, late_ps, tier_ps);
+                       link_ticks, link_bytes_per_s, link_latency_ps, late_ps, tier_ps, step);
   in.job_ops = {job_ops.data(), job_ops.shape(0)};
   std::int64_t total = 0;
   for (const std::int64_t ops : in.job_ops) {
@@ -75,7 +75,7 @@ void bind_sharing(nb::module_& m) {
   m.def("simulate_shared", &simulate_shared, nb::arg("rank"), nb::arg("channel"), nb::arg("kind"), nb::arg("peer"), nb::arg("sig_channel"),
         nb::arg("value"), nb::arg("work_bytes"), nb::arg("nominal_bytes"), nb::arg("hold_ps"), nb::arg("compute_ps"), nb::arg("ready_ps"), nb::arg("request_ps"),
         nb::arg("link_a"), nb::arg("link_b"), nb::arg("link_ticks"), nb::arg("link_bytes_per_s"), nb::arg("link_latency_ps"),
-        nb::arg("late_ps"), nb::arg("tier_ps"), nb::arg("job_ops"), nb::arg("route_of"), nb::arg("routes"), nb::arg("times").noconvert(),
+        nb::arg("late_ps"), nb::arg("tier_ps"), nb::arg("step"), nb::arg("job_ops"), nb::arg("route_of"), nb::arg("routes"), nb::arg("times").noconvert(),
         nb::arg("level").noconvert(), nb::arg("finish_ps").noconvert(),
         "Times of every op of several jobs, as simulate_exact, on links shared fairly. Use ccl_lab.simulator.simulate_shared.");
   m.def("fair_rates", &fair_rates, nb::arg("routes"), nb::arg("flows"), nb::arg("link_bytes_per_s"), nb::arg("again"),

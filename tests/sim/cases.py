@@ -72,8 +72,9 @@ def random_schedule(rng: np.random.Generator, n: int, n_ops: int) -> Schedule:
         low = int(rng.integers(0, n * parts))
         return slice(low, low + int(rng.integers(1, min(3, n * parts - low) + 1)))
 
+    b.timetable = bool(rng.random() < 0.3)
     for step in range(n_ops):
-        b.step = step
+        b.step = int(rng.integers(0, n_ops)) if b.timetable else step
         rank, peer, channel = int(rng.integers(n)), int(rng.integers(n)), int(rng.integers(channels))
         sig, kind = int(rng.integers(channels)) if rng.random() < 0.4 else channel, str(rng.choice(kinds))
         if kind == "put":

@@ -21,7 +21,7 @@ class Oracle:
 
     def __init__(self, schedule: Any, topology: Any, layout: Any, late: list[int] | None = None,
                  compute: Any = None, alpha: int = 0, changes: dict[Any, list[tuple[int, int]]] | None = None) -> None:  # fmt: skip
-        self.ops = list(schedule.ops)
+        self.ops, self.timetable = list(schedule.ops), schedule.timetable
         self.topology, self.op_bytes, self.compute = topology, [int(b) for b in layout.op_bytes()], compute
         part = -(-layout.count // schedule.parts) * layout.itemsize
         self.nominal_bytes = self.op_bytes if layout.counts is not None else [op.n_chunks * part for op in self.ops]
@@ -51,7 +51,8 @@ class Oracle:
 
     def find_order(self) -> None:
         """Plays the schedule in nominal time: a byte takes one tick on any NIC (bytes as if all parts were alike), all else none.
-        What can begin at a tick begins in rounds (batches); `queues` are the links' ops in that order."""
+        What can begin at a tick begins in rounds (batches); `queues` are the links' ops in that order. In a timetable nothing takes ticks,
+        and an op does not begin before the tick of its step."""
         todo = {key: list(ops) for key, ops in self.channels.items()}
         can_go_on = dict.fromkeys(todo, 0)  # tick, by channel
         seen: dict[Any, list[int]] = defaultdict(list)  # ticks of the raises of a counter
@@ -66,7 +67,8 @@ class Oracle:
             reached = []
             for key in (key for key, at in begins.items() if at == tick):
                 row = 1
-                while row < len(todo[key]) and self.goes_on(todo[key][row - 1]) and self.goes_on(todo[key][row]):
+                while row < len(todo[key]) and self.goes_on(todo[key][row - 1]) and self.goes_on(todo[key][row]) and (
+                        not self.timetable or todo[key][row].step <= tick):
                     row += 1
                 reached += [todo[key].pop(0) for _ in range(row)]
             reached.sort(key=lambda op: op.op_id)
@@ -81,8 +83,9 @@ class Oracle:
                 can_go_on[key] = {Kind.get: leaves[op.op_id], Kind.flush: max(tick, left[key])}.get(op.kind, tick)
             batch += 1
 
-    @staticmethod
-    def tick_of(op: Any, can_go_on: int, seen: dict[Any, list[int]]) -> int | None:
+    def tick_of(self, op: Any, can_go_on: int, seen: dict[Any, list[int]]) -> int | None:
+        if self.timetable:
+            can_go_on = max(can_go_on, op.step)
         if op.kind != Kind.wait or op.value <= 0:
             return can_go_on
         raised = seen[op.rank, op.peer, op.sig_channel]
@@ -107,7 +110,7 @@ class Oracle:
             links = self.links(op) if op.kind in MOVERS else []
             for link in links:
                 self.queues[link].append(op.op_id)
-            if op.kind in (Kind.put, Kind.get) and links[0][0].startswith("nic"):
+            if op.kind in (Kind.put, Kind.get) and links[0][0].startswith("nic") and not self.timetable:
                 leaves[op.op_id] = max([tick, *(free[link] for link in links)]) + self.nominal_bytes[op.op_id]
                 free.update(dict.fromkeys(links, leaves[op.op_id]))
         return leaves

@@ -315,8 +315,17 @@ def test_ops_that_are_put_in_order_at_scale() -> None:
 
 def test_what_needs_its_ops_says_so() -> None:
     topology = Topology.preset("h100", 1024)
-    with pytest.raises(Inapplicable, match="double_binary_tree all_reduce on .* cannot be timed without its table of about"):
-        summarize(outline("all_reduce", topology, "1GiB", algorithm="double_binary_tree"), topology)
+    with pytest.raises(Inapplicable, match="bidirectional_ring all_reduce on .* cannot be timed without its table of about"):
+        summarize(outline("all_reduce", topology, "1GiB", algorithm="bidirectional_ring"), topology)
+
+
+def test_trees_are_timed_as_they_are_told() -> None:
+    """Steps of a timetable come one after the other: nothing has to be put in order, also where a NIC is gone."""
+    for gone in ((), ((7, 2),)):
+        topology = Topology.preset("h100", 64).without(*gone) if gone else Topology.preset("h100", 64)
+        schedule = plan("all_reduce", topology, "64MiB", algorithm="double_binary_tree")
+        found, how = finish_times(outline("all_reduce", topology, "64MiB", algorithm="double_binary_tree"), topology)
+        assert "ordered" not in how and found.tolist() == exact_times(schedule, topology).finish_ps.tolist()
 
 
 def test_a_schedule_for_other_ranks_is_refused() -> None:

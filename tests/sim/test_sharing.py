@@ -7,6 +7,7 @@ import pytest
 
 from ccl_lab.errors import DeadlockError, ScheduleError, ShapeError, UsageError
 from ccl_lab.ir import Builder, Kind, Schedule
+from ccl_lab.planner import plan
 from ccl_lab.simulator import (
     Job,
     Times,
@@ -172,6 +173,16 @@ def test_a_ring_over_its_own_nics_is_as_exact_has_it(n: int) -> None:
 
 
 # -- what fair sharing must hold
+
+
+@pytest.mark.parametrize(("nodes", "ranks"), [(2, 4), (4, 2), (5, 1), (8, 1), (16, 4), (32, 1)])
+def test_trees_in_the_order_of_their_timetable_are_as_fast_as_if_they_shared(nodes: int, ranks: int) -> None:
+    """An order in which NICs wait for one another takes twice as long: that of nominal time does, from four nodes on."""
+    topology = Topology.cluster(nodes=nodes, gpus_per_node=ranks, nics_per_node=ranks, nic_gbits_per_s=0.25)
+    schedule = plan("all_reduce", topology, "4MiB", algorithm="double_binary_tree")
+    exact, shared = simulate(schedule, topology).meta["time_ps"], simulate_shared(schedule, topology).meta["time_ps"]
+    assert 0.97 < exact / shared < 1.03
+    assert simulate(schedule.replace(timetable=False), topology).meta["time_ps"] > (1 if nodes == 2 else 1.2) * exact
 
 
 @pytest.mark.parametrize("seed", range(300))

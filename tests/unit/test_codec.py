@@ -112,6 +112,11 @@ def test_header_is_checked(change: dict, words: str) -> None:
     assert words in str(found.value)
 
 
+def test_a_header_from_before_there_were_timetables_is_read() -> None:
+    assert Schedule.decode(with_header(small(), timetable=None)) == small()
+    assert Schedule.decode(with_header(small(), timetable=True)).timetable
+
+
 def test_every_cut_and_every_flipped_bit_is_refused() -> None:
     data = small().encode()
     for length in range(len(data)):

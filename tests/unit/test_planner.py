@@ -11,7 +11,7 @@ import pytest
 from ccl_lab.errors import DtypeError, ShapeError, UsageError
 from ccl_lab.ir import Buffer, Kind, collectives
 from ccl_lab.planner import ALGORITHMS, algorithms, estimate, plan
-from ccl_lab.planner.all_reduce_double_binary_tree import trees_of
+from ccl_lab.planner.all_reduce_double_binary_tree import double_trees, edge_colors, trees_of
 from ccl_lab.planner.choose import IN_PLACE
 from ccl_lab.planner.orders import ring_orders, tree_order
 from ccl_lab.planner.problem import make_problem
@@ -260,6 +260,29 @@ def test_no_rank_of_two_levels_deals_with_all_others(n: int) -> None:
     group = int(n**0.5)
     assert max(map(len, peers)) <= group - 1 + 1 + n // group - 1
     assert ops.src_count.max() <= max(group + 1, n // group)
+
+
+@pytest.mark.parametrize("n", [*range(2, 35), 64, 100, 1023, 1024])
+def test_edges_of_two_trees_that_meet_have_two_colors(n: int) -> None:
+    parents = double_trees(n)
+    color = edge_colors(parents)
+    below = [(member, color[tree, member]) for tree in (0, 1) for member in range(n) if parents[tree, member] >= 0]
+    above = [(parents[tree, member], color[tree, member]) for tree in (0, 1) for member in range(n) if parents[tree, member] >= 0]
+    assert len(set(below)) == len(below) == len(set(above)) == len(above) == 2 * (n - 1)
+    assert {shade for _, shade in below} <= {0, 1}
+
+
+@pytest.mark.parametrize("topology", [Topology.cluster(8, 1, 1), Topology.cluster(7, 2, 2), Topology.cluster(6, 4, 4), 13])
+def test_in_a_step_of_a_tree_nobody_sends_or_gets_two_chunks_of_a_slice(topology: Topology | int) -> None:
+    """One over NICs and one inside the node."""
+    ops = plan("all_reduce", topology, "64MiB", algorithm="double_binary_tree").ops
+    puts = np.flatnonzero(ops.kind == Kind.put)
+    node_of = np.zeros(topology, int) if isinstance(topology, int) else topology.node_of
+    near = node_of[ops.rank[puts]] == node_of[ops.peer[puts]]
+    slices = (int(ops.channel.max()) + 1) // 4
+    for end in (ops.rank, ops.peer):
+        rows = np.stack([ops.step[puts], end[puts], ops.channel[puts] % slices, near])
+        assert len(np.unique(rows, axis=1).T) == len(puts)
 
 
 def test_reasons_name_what_does_not_fit() -> None:

@@ -168,6 +168,47 @@ def test_neighbours_that_share_no_rail_get_a_bridge() -> None:
     assert node_order(cluster()) == (0, 1, 2, 3) and not bridges(cluster())
 
 
+def naive_order(topology: Topology) -> tuple[int, ...]:
+    """Every swap of a hurt node with any other, tried on the whole ring; the best one is kept as long as one helps."""
+    rates = topology.nic_bytes_per_s.reshape(topology.n_nodes, -1)
+    whole = rates.sum(axis=1)
+
+    def worth(ring: list[int]) -> tuple[int, int]:
+        edges = [int(np.minimum(rates[a], rates[b]).sum()) for a, b in zip(ring, ring[1:] + ring[:1], strict=True)]
+        return min(edges), -edges.count(min(edges))
+
+    order = list(range(topology.n_nodes))
+    for _ in range(int((whole < whole.max()).sum())):
+        tried = []
+        for i in (place for place, node in enumerate(order) if whole[node] < whole.max()):
+            for j in range(len(order)):
+                trial = order.copy()
+                trial[i], trial[j] = trial[j], trial[i]
+                tried.append(trial)
+        best = max(tried, key=worth)  # the first of equal ones
+        if worth(best) <= worth(order):
+            break
+        order = best
+    return tuple(order)
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_nodes_are_put_in_order_as_if_every_swap_were_tried_on_the_whole_ring(block: int) -> None:
+    moved = 0
+    for seed in range(25 * block, 25 * block + 25):
+        rng = np.random.default_rng(seed)
+        nodes, nics = int(rng.integers(4, 14)), int(rng.integers(1, 6))
+        topology = Topology.cluster(nodes=nodes, gpus_per_node=nics, nics_per_node=nics, nic_gbits_per_s=100)
+        rates = topology.nic_bytes_per_s.copy()
+        for _ in range(int(rng.integers(1, 8))):
+            nic = int(rng.integers(len(rates)))
+            rates[nic] = rates[nic] // 2 * int(rng.integers(2))
+        topology = topology.replace(nic_bytes_per_s=rates)
+        assert node_order(topology) == naive_order(topology), seed
+        moved += node_order(topology) != tuple(range(nodes))
+    assert moved >= 5
+
+
 def test_path_limits_of_an_h100_make_one_far_nic_better_than_all() -> None:
     topology = Topology.preset("h100", 2)
     assert best_subset(topology, 0, 7) == (0, 1)

@@ -34,6 +34,7 @@ in_place = false
 root = 0
 peer = -1
 scratch_blocks = 0
+timetable = false
 nbytes = 64
 dtype = "float32"
 redop = "sum"
@@ -51,6 +52,10 @@ op 5 (rank 1, channel 0, step 0): wait signal 1 of rank 0 on channel 0
 def test_reads_as_a_person_expects() -> None:
     assert ring().text() == TEXT
     assert Schedule.from_text(TEXT) == ring()
+
+
+def test_text_from_before_there_were_timetables() -> None:
+    assert Schedule.from_text(TEXT.replace("timetable = false\n", "")) == ring()
 
 
 def test_comments_blank_lines_and_missing_numbers() -> None:
@@ -119,19 +124,19 @@ def test_round_trip_is_exact_for_any_cells(data: st.DataObject) -> None:
         ("n_ranks = 2", "n_ranks = two", 4, "not JSON"),
         ("n_ranks = 2", "ranks = 2", 4, "expected one 'key = value'"),
         ("n_ranks = 2", "parts = 1", 6, "expected one 'key = value'"),
-        ("n_ranks = 2\n", "", 13, "missing ['n_ranks']"),
-        ("parts = 1", "parts = 0", 14, "'parts': expected 1"),
+        ("n_ranks = 2\n", "", 14, "missing ['n_ranks']"),
+        ("parts = 1", "parts = 0", 15, "'parts': expected 1"),
         ("parts = 1", "counts = [[1, 2], [3]]", 6, "not a whole number"),
-        ("ops:", "the ops", 21, "'ops:'"),
-        ("op 2 (rank 0, channel 0, step 0): put", "op 2 (rank 0, channel 0): put", 18, "op N (rank R, channel C, step S)"),
-        ("): put output[0]", "): push output[0]", 18, "'push' is none of put, get"),
-        ("put output[0] -> rank 1 output[0]", "put output[0] to rank 1 output[0]", 18, "SOURCES -> BUFFER[CHUNK]"),
-        ("put output[0] -> rank 1 output[0]", "put output[0:2] -> rank 1 output[0]", 18, "has 2 chunks"),
-        ("put output[0] -> rank 1 output[0]", "put result[0] -> rank 1 output[0]", 18, "source 'result[0]'"),
-        ("rank 1 output[0] +", "rank 9999999999 output[0] +", 18, "peer 9999999999 does not fit"),
-        ("wait signal 1 of rank 1 on", "wait signal 1 of rank 1 at", 20, "wait signal VALUE of rank R"),
-        ("op 5", "op 5 or 6", 21, "op N"),
-        ("1 of rank 0 on channel 0", "1 of rank 0 on channel 0 {colour=2}", 21, "{name=number}"),
+        ("ops:", "the ops", 22, "'ops:'"),
+        ("op 2 (rank 0, channel 0, step 0): put", "op 2 (rank 0, channel 0): put", 19, "op N (rank R, channel C, step S)"),
+        ("): put output[0]", "): push output[0]", 19, "'push' is none of put, get"),
+        ("put output[0] -> rank 1 output[0]", "put output[0] to rank 1 output[0]", 19, "SOURCES -> BUFFER[CHUNK]"),
+        ("put output[0] -> rank 1 output[0]", "put output[0:2] -> rank 1 output[0]", 19, "has 2 chunks"),
+        ("put output[0] -> rank 1 output[0]", "put result[0] -> rank 1 output[0]", 19, "source 'result[0]'"),
+        ("rank 1 output[0] +", "rank 9999999999 output[0] +", 19, "peer 9999999999 does not fit"),
+        ("wait signal 1 of rank 1 on", "wait signal 1 of rank 1 at", 21, "wait signal VALUE of rank R"),
+        ("op 5", "op 5 or 6", 22, "op N"),
+        ("1 of rank 0 on channel 0", "1 of rank 0 on channel 0 {colour=2}", 22, "{name=number}"),
     ],
 )  # fmt: skip
 def test_errors_name_the_line(old: str, new: str, line: int, words: str) -> None:

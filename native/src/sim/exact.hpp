@@ -42,6 +42,7 @@ struct ExactInput {
   std::span<const std::int64_t> tier_ps = {};      // one row per op, or none at all: latency of its path beyond that of the links
   std::span<const std::int64_t> nominal_bytes = {};  // what it takes in nominal time; none at all: as `work_bytes`
   ChangeColumns changes = {};
+  std::span<const std::int32_t> step = {};  // one row per op where steps are a timetable (order.hpp), or none at all; of a job that has none: -1
 };
 
 struct ExactOutput {

@@ -21,7 +21,7 @@ Flow::Flow(const FlowLinks& links, bool ordered)
   for (std::size_t i = 0; i < channels_.size(); ++i)
     channels_[i].clock_ps = channels_[i].left_ps = links.late_ps[i / static_cast<std::size_t>(links.channels)];
   chunk_bytes_ = links.count % links.parts == 0 ? links.count / links.parts * links.itemsize : -1;
-  part_ticks_ = (links.count + links.parts - 1) / links.parts * links.itemsize;
+  part_ticks_ = links.timetable ? 0 : (links.count + links.parts - 1) / links.parts * links.itemsize;
   if (ordered) lines_.resize(channels_.size());
   find_shared();
 }
@@ -87,7 +87,8 @@ bool Flow::contends(const FlowOps& ops, std::size_t i) const {
 }
 
 std::int64_t Flow::next_batch(const FlowOps& ops, std::size_t i) {
-  const Channel& at = channel(ops, i);
+  Channel& at = channel(ops, i);
+  if (links_.timetable) not_before(at, ops.step[i]);
   return at.row && ops.peer[i] != ops.rank[i] && static_cast<Kind>(ops.kind) == Kind::put ? at.batch : at.batch + 1;
 }
 
@@ -106,6 +107,7 @@ FlowStatus Flow::row(const FlowOps& ops, std::size_t i) {
   const auto kind = static_cast<Kind>(ops.kind);
   FlowStatus status = FlowStatus::unsupported;
   Message sent;
+  if (links_.timetable) not_before(at, ops.step[i]);
   if (kind == Kind::put && ops.peer[i] != ops.rank[i]) {
     const Issue issued = issue(at);
     status = transfer(ops, i, at, issued, sent);
@@ -129,6 +131,13 @@ FlowStatus Flow::checked(const Channel& at, Kind kind) {
   // A flush leaves the place before the first one of a tick.
   const bool placed = kind == Kind::flush || (at.batch & (kPlaces - 1)) <= kPlaces - 8;
   return placed && at.clock_ps <= kLatest && at.left_ps <= kLatest ? FlowStatus::ok : FlowStatus::overflow;
+}
+
+// In a timetable a channel comes to an op at its step at the earliest.
+void Flow::not_before(Channel& at, std::int64_t step) {
+  if (step <= at.batch >> kPlaceBits) return;
+  at.batch = (step << kPlaceBits) - 1;
+  at.row = false;
 }
 
 // A put or a signal: those in a row are of one batch, and the channel goes on.

@@ -41,6 +41,7 @@ struct FlowOps {
   std::int64_t sources = 1;
   std::span<const std::int64_t> ready_ps;  // when the owners of the memory that is read have entered; may be empty
   std::span<const std::int64_t> tier_ps;   // latency of the path beyond that of its links; may be empty
+  std::span<const std::int32_t> step = {};  // where steps are a timetable (order.hpp); may be empty where they are not
 };
 
 struct FlowLinks {
@@ -51,6 +52,7 @@ struct FlowLinks {
   std::span<const std::int64_t> late_ps;                    // [ranks]
   std::int64_t alpha_ps = 0;
   std::int64_t count = 0, parts = 1, itemsize = 1;          // elements of a block, and what it is cut in (ccl_lab/ir/layout.py)
+  bool timetable = false;
   ChangeColumns changes = {};
 };
 
@@ -90,6 +92,7 @@ class Flow {
   FlowStatus signal(const FlowOps& ops, std::size_t i, const Issue& issued, Message& sent);
   static FlowStatus raise(Counter& at, Message message);
   static void go_on(Channel& channel, const Message& seen);
+  static void not_before(Channel& channel, std::int64_t step);
   static void flush(Channel& channel);
   static FlowStatus checked(const Channel& channel, Kind kind);
   [[nodiscard]] bool in_range(const FlowOps& ops, std::size_t i) const;

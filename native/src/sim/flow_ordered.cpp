@@ -54,6 +54,7 @@ FlowStatus Flow::tell(const FlowOps& ops, std::size_t i) {
   told.op = static_cast<std::int32_t>(first_op_ + static_cast<std::int64_t>(i));
   const auto& more = kind == Kind::copy || kind == Kind::reduce ? ops.ready_ps : ops.tier_ps;
   if (!more.empty()) told.more_ps = more[i];
+  if (links_.timetable) told.issued.batch = ops.step[i];  // until it is issued
   if (ops.sources > 0xffff) return FlowStatus::unsupported;
   if (unused_.empty() && told_.size() >= kMostTold) return FlowStatus::too_many;
   const std::int32_t id = keep(told);
@@ -71,6 +72,7 @@ FlowStatus Flow::come_to(std::int32_t id) {
   Channel& at = channels_[c];
   Line& line = lines_[c];
   const auto kind = static_cast<Kind>(told.kind);
+  if (links_.timetable) not_before(at, told.issued.batch);
   const bool works = kind == Kind::copy || kind == Kind::reduce || (kind == Kind::put && told.peer == told.rank);
   if (kind == Kind::wait) return wait_for(id, c);
   if (kind == Kind::signal || (kind == Kind::put && !works)) {

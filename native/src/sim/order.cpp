@@ -8,6 +8,7 @@ namespace {
 constexpr std::int64_t kLastTick = std::int64_t{1} << 61;  // two of them can be added
 
 bool takes_ticks(const ExactInput& in, std::size_t op) {
+  if (!in.step.empty()) return false;
   const bool transfers = kind_of(in, op) == Kind::put || kind_of(in, op) == Kind::get;
   return transfers && (in.link_ticks[in.link_a[op]] || in.link_ticks[in.link_b[op]]);
 }
@@ -136,7 +137,9 @@ bool Order::satisfied(std::int32_t op) {
 }
 
 // `op` and the one after it belong to the same batch.
-bool Order::in_one_row(std::int32_t op) const { return next_[op] != kNone && goes_on(in_, op) && goes_on(in_, next_[op]); }
+bool Order::in_one_row(std::int32_t op) const {
+  return next_[op] != kNone && goes_on(in_, op) && goes_on(in_, next_[op]) && (in_.step.empty() || in_.step[next_[op]] <= tick_);
+}
 
 void Order::enter(std::int32_t op) {
   following_.push_back(op);
@@ -145,6 +148,7 @@ void Order::enter(std::int32_t op) {
 
 // The channel of `op` comes to it at `tick`.
 void Order::settle(std::int32_t op, std::int64_t tick) {
+  if (!in_.step.empty()) tick = std::max<std::int64_t>(tick, in_.step[op]);
   if (kind_of(in_, op) == Kind::wait) {
     if (!satisfied(op)) {
       next_parked_[op] = parked_[counter_of[op]];

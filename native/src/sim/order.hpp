@@ -1,8 +1,9 @@
 // In which order a schedule's ops are taken, found before anybody knows how long they take.
 //
 // Is: batches of ops in the order of nominal time, in which a transfer takes one tick a byte on every NIC (`link_ticks`) and all
-// else takes none; at a tick all that can begin, then all that can begin after that; and which signal satisfies which wait. Is not: time (exact.cpp). Invariant:
-// depends on programs and sizes, never on a rate, a latency or a late rank, so the times that follow are monotone in those.
+// else takes none; at a tick all that can begin, then all that can begin after that; and which signal satisfies which wait. Where steps are
+// a timetable, an op comes at the tick of its step at the earliest, and transfers take no ticks either. Is not: time (exact.cpp).
+// Invariant: depends on programs and sizes, never on a rate, a latency or a late rank, so the times that follow are monotone in those.
 #pragma once
 
 #include <algorithm>

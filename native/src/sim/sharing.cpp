@@ -42,6 +42,8 @@ ExactInput job_of(const ExactInput& all, std::size_t begin, std::size_t n) {
     job.*column = (all.*column).subspan(begin, n);
   job.kind = all.kind.subspan(begin, n);
   if (!all.tier_ps.empty()) job.tier_ps = all.tier_ps.subspan(begin, n);
+  job.step = {};
+  if (n > 0 && !all.step.empty() && all.step[begin] >= 0) job.step = all.step.subspan(begin, n);
   if (!all.nominal_bytes.empty()) job.nominal_bytes = all.nominal_bytes.subspan(begin, n);
   return job;
 }
