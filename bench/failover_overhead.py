@@ -1,13 +1,14 @@
 """What being able to lose a NIC costs while none is lost: the same collectives with failover on and off, in turn.
 
 Worlds of the same two ranks on two nodes, NICs not shaped, take turns, and the order of a turn alternates, so that drift of the machine
-falls on all. Where the system happened to put processes and memory stays with a World, so each round has new ones; a second World
-without failover says how far two that are the same differ (`null`). A round's ratio is the median over its turns of on / off; the
-ratio is the median over rounds, its interval of 95 % by a bootstrap over rounds.
+falls on all. Where the system happened to put processes and memory stays with a World, and so may the order in which they were made: each
+round has new ones, made in another order. A second World without failover says how far two that are the same differ (`null`). A round's
+ratio is the median over its turns of on / off; the ratio is the median over rounds, its interval of 95 % by a bootstrap over rounds.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import time
@@ -77,11 +78,12 @@ def run(sizes: dict[str, int] | None = None, pairs: int = PAIRS, rounds: int = R
     schedules = {size: plan("all_reduce", topology, nbytes=size, algorithm="ring") for size in sizes or SIZES}
     found: dict[str, list[dict[str, np.ndarray]]] = {size: [] for size in schedules}
     begin = time.monotonic()
-    for _ in range(rounds):
+    names = list(itertools.permutations(WORDS))
+    for i in range(rounds):
         if time.monotonic() - begin > seconds:
             break
         with ExitStack() as stack:
-            worlds = {name: stack.enter_context(world(word, topology)) for name, word in WORDS.items()}
+            worlds = {name: stack.enter_context(world(WORDS[name], topology)) for name in names[i % len(names)]}
             for size, schedule in schedules.items():
                 found[size].append(turns(worlds, schedule, (sizes or SIZES)[size], pairs))
     rows = []

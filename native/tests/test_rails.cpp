@@ -30,10 +30,15 @@ class Swallowing final : public Transport {
   Status get(const Get&) override { return {}; }
   void retire(const Path& path) override { retired.push_back(path); }
   std::uint64_t nic_bytes_per_s(std::uint16_t) const override { return rate; }
-  int poll(std::int64_t, std::vector<Completion>&, std::vector<LinkEvent>&) override { return 0; }
+  int poll(std::int64_t, std::vector<Completion>& completions, std::vector<LinkEvent>&) override {
+    completions.insert(completions.end(), over.begin(), over.end());
+    over.clear();
+    return 0;
+  }
   void wait_set(std::vector<pollfd>&, std::int64_t&) const override {}
   void reset(std::uint16_t) override {}
 
+  std::vector<Completion> over;
   std::vector<Put> puts;
   std::vector<Path> retired;
   std::uint64_t rate = 0;
@@ -135,6 +140,36 @@ TEST(what_queues_for_a_slow_nic_is_given_its_time) {
   s.mail.answer();
   s.step(450 * kMs + 1000);
   CHECK(!s.rails.up(s.path));
+}
+
+// Another put over the same NIC, to another NIC of the peer, and `which` of the two is confirmed after 800 ms; true if the other one is then
+// given time, once it has been asked about.
+bool given_time(std::size_t which) {
+  Silent s;
+  s.transport.rate = s.bytes.size() * 10;
+  CHECK(s.rails.add_path({1, 0, 1}, 0).ok());
+  Put put;
+  put.peer = 1;
+  put.peer_nic = 1;
+  put.source = s.bytes.data();
+  put.nbytes = s.bytes.size();
+  CHECK(s.rails.put(put).ok());
+  s.step(0);
+  CHECK_EQ(s.transport.puts.size(), 2u);
+  s.step(800 * kMs);  // both in flight: 50 ms and four times 200
+  CHECK(s.mail.sent.empty());
+  s.transport.over.push_back({s.transport.puts[which].cookie, {}});
+  s.step(800 * kMs);
+  s.step(1200 * kMs);
+  const bool given = s.mail.sent.empty();
+  s.step(1250 * kMs);
+  CHECK(!s.mail.sent.empty());
+  return given;
+}
+
+TEST(who_comes_later_on_a_slow_nic_is_not_silent_while_those_before_it_move) {
+  CHECK(given_time(0));
+  CHECK(!given_time(1));  // what comes later says nothing about what should have come before
 }
 
 TEST(a_short_last_put_has_those_before_it_confirmed_at_once) {

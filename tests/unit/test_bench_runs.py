@@ -398,3 +398,21 @@ def test_environment_of_a_party_is_ours_its_librarys_and_its_own() -> None:
     found = catalogue.environment(catalogue.Party("x-tm", "mpi", library, env=(("B", "2"),)))
     assert (found["A"], found["B"], found["PATH"]) == ("1", "2", os.environ["PATH"])
     assert SimpleNamespace(**found)
+
+
+def test_a_pulled_nic_counts_where_something_was_sent_again() -> None:
+    from bench.rdma import pulled_of
+
+    def line(boot: int, round_: int, machine: int, again: int, **more: Any) -> str:
+        said = {"fault": "link", "boot": boot, "round": round_, "machine": machine, "sent_again": again, "exact": True, "back": True}
+        return json.dumps(said | more)
+
+    late = {"cut_to_lost_ms": 900.0, "cut_to_resumed_ms": 999.0}
+    found = pulled_of([
+        line(0, 0, 0, 2), line(0, 0, 1, 0, cut_to_lost_ms=10.0, cut_to_resumed_ms=20.0),  # the far end had segments under way
+        line(0, 1, 0, 0), line(0, 1, 1, 0, **late),  # cut between transfers: its times say nothing
+        line(1, 0, 0, 0), line(1, 0, 1, 3, cut_to_lost_ms=30.0, cut_to_resumed_ms=40.0, exact=False),
+    ])["link"]  # fmt: skip
+    assert (found["rounds"], found["in_mid_transfer"], found["exact"], found["back"]) == (3, 2, False, True)
+    assert (found["cut_to_resumed_ms"]["n"], found["cut_to_resumed_ms"]["max"]) == (2, 40.0)
+    assert found["cut_to_lost_ms"]["p50"] == 20.0 and len(found["runs"]) == 6

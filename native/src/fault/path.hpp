@@ -170,6 +170,8 @@ struct PathRecord {
   std::uint32_t settled_generation = 0;
 
   std::int64_t progress_ns = 0;    // the last confirmation, or when the first flight left
+  std::int64_t confirmed_ns = 0;   // the last confirmation
+  std::uint64_t confirmed_order = 0;  // of the put that it was of
   std::int64_t latency_ns = 0;     // of the last confirmation
   std::int64_t asked_ns = 0;       // since when the peer is asked whether it is there; 0: it is not
   std::int64_t ping_ns = 0;

@@ -382,7 +382,8 @@ void Rails::take_completion(const Completion& completion) {
   const Flight& flight = path.flights.front();
   path.latency_ns = now_ns_ - flight.since_ns;
   path.window.confirmed(flight.nbytes, flight.since_ns, flight.delivered, flight.full, now_ns_);
-  path.progress_ns = now_ns_;
+  path.progress_ns = path.confirmed_ns = now_ns_;
+  path.confirmed_order = items_[flight.item].order;
   path.asked_ns = 0;
   confirm_front(path);
 }

@@ -54,7 +54,7 @@ struct RailOptions {
   Points points;                                   // where injectors have something done
   int n_nics = 0;                                  // of a node: where they are known, lost paths are judged by probes
   std::uint64_t segment_bytes = 256 * 1024;
-  std::uint64_t window_bytes = 2 * 1024 * 1024;    // of a path, not confirmed
+  std::uint64_t window_bytes = 8 * 1024 * 1024;    // of a path, not confirmed
   std::uint32_t window_segments = 128;
   std::uint64_t copy_bytes = 8 * 1024;             // puts up to this size are copied: their source is free at once
   std::int64_t silence_ns = 500'000'000;           // without a confirmation, while something is under way: the path is asked about
@@ -196,6 +196,7 @@ class Rails final : public Receiver {
   void take_findings();
   void watch(PathRecord& path);
   std::int64_t queue_ns(std::uint16_t nic) const;
+  std::int64_t in_turn_ns(const PathRecord& path) const;
   std::int64_t reading_ends_ns(const PathRecord& path) const;
   void watch_peer(std::size_t peer);
   void give_up(std::size_t peer, Status why);

@@ -279,6 +279,17 @@ std::int64_t Rails::queue_ns(std::uint16_t nic) const {
   return static_cast<std::int64_t>(4'000'000'000 * bytes / rate);
 }
 
+// Until when this path could expect nothing: a NIC that is held to a rate takes puts in their order, whatever paths they go, so that what
+// was put later stands still while what was put before moves.
+std::int64_t Rails::in_turn_ns(const PathRecord& path) const {
+  if (path.flights.empty() || transport_.nic_bytes_per_s(path.name.nic) == 0) return 0;
+  const std::uint64_t order = items_[path.flights.front().item].order;
+  std::int64_t last_ns = 0;
+  for (const auto& other : paths_)
+    if (other->name.nic == path.name.nic && other->confirmed_order < order) last_ns = std::max(last_ns, other->confirmed_ns);
+  return last_ns;
+}
+
 // What time does to one path: silence, requests without an answer, alive messages.
 void Rails::watch(PathRecord& path) {
   PeerRecord& peer = peer_of(path.name);
@@ -290,7 +301,8 @@ void Rails::watch(PathRecord& path) {
   }
   if (path.state == PathState::up) {
     const std::int64_t patience_ns = std::max(options_.silence_ns + queue_ns(path.name.nic), 8 * path.latency_ns);
-    const std::int64_t silent_ns = std::min(path.flights.empty() ? kNever : path.progress_ns + patience_ns, reading_ends_ns(path));
+    const std::int64_t moved_ns = std::max(path.progress_ns, in_turn_ns(path));
+    const std::int64_t silent_ns = std::min(path.flights.empty() ? kNever : moved_ns + patience_ns, reading_ends_ns(path));
     if (now_ns_ < silent_ns) return silent_ns < kNever ? at(silent_ns) : void();
     if (path.asked_ns != 0 && peer.heard_ns >= path.asked_ns) {
       lose(path, Status(Code::link_down, describe(path) + ": nothing was confirmed for " + std::to_string(patience_ns / 1'000'000) +

@@ -23,6 +23,7 @@ void Bundle::post(const Put& put, std::uint32_t sequence, std::uint64_t order) {
   item.urgent = put.urgent;
   item.order = order;
   puts_.push(items_.add(item));
+  stir();
 }
 
 void Bundle::post(const Get& get) {
@@ -35,6 +36,7 @@ void Bundle::post(const Get& get) {
   item.cookie = get.cookie;
   item.tag = get.tag;
   gets_.push(items_.add(item));
+  stir();
 }
 
 void Bundle::cut(Queue<std::uint32_t>& queue, Delay& delay, Segment& segment) {

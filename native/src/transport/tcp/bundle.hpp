@@ -74,8 +74,9 @@ class Bundle {
   static constexpr std::uint32_t kAckNotices = 32;
   static constexpr std::int64_t kAckDelayNs = 200'000;
   // Of puts of a schedule: which of them somebody waits for is marked in them, and the others only fill their sender's window.
-  static constexpr std::uint64_t kScheduledAckBytes = 1024 * 1024;
-  static constexpr std::int64_t kScheduledAckDelayNs = 1'000'000;
+  // Rare enough that headers that go the other way carry nearly all: a frame of its own costs both ends a system call.
+  static constexpr std::uint64_t kScheduledAckBytes = 4096 * 1024;
+  static constexpr std::int64_t kScheduledAckDelayNs = 4'000'000;
 
   Bundle(const TcpContext& context, ConnectionName name, SignalOrder& order)
       : context_(context), name_(name), order_(order), segment_(context.first_number), landed_(context.first_number) {}
@@ -140,6 +141,10 @@ class Bundle {
   }
   // Nothing is left to send, and no acknowledgement is due yet.
   bool quiet(std::int64_t now_ns) const { return !has_puts() && !has_gets() && ack_ns_ > now_ns && !ack_due_ && faults_ == nullptr; }
+  // Nothing is left here at all until something is posted or heard: whoever asks once need not ask again before stir().
+  bool still() const { return still_; }
+  void settle() { still_ = puts_.empty() && gets_.empty() && ack_ns_ == INT64_MAX && !ack_due_ && faults_ == nullptr; }
+  void stir() { still_ = false; }
   NicFaults* faults() const { return faults_; }
   // How long something new that is sent has to wait. Where faults() is not null.
   std::int64_t waits();
@@ -186,6 +191,7 @@ class Bundle {
   Status confirm(std::uint32_t number, std::vector<Completion>& completions);
   void obey(NicFaults* faults, std::int64_t now_ns);
 
+  bool still_ = false;
   const TcpContext& context_;
   const ConnectionName name_;
   SignalOrder& order_;

@@ -29,6 +29,7 @@ Connection::Connection(const TcpContext& context, ConnectionName name, int fd, S
 Connection::~Connection() { ::close(fd_); }
 
 void Connection::edges(std::uint32_t events) {
+  bundle_.stir();
   if ((events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) readable_ = true;
   if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) hung_up_ = true;
   if ((events & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0) blocked_ = false;

@@ -117,6 +117,7 @@ Status TcpTransport::add_connection(std::int32_t peer, std::uint16_t nic, std::u
     return refuse(status);
   }
   link->connections.push_back(std::move(connection));
+  link->bundle.stir();
   if (fresh != nullptr) {
     to.links.push_back(link);
     links_.push_back(std::move(fresh));
@@ -143,7 +144,8 @@ bool TcpTransport::connected(std::int32_t peer, std::uint16_t nic, std::uint16_t
 
 bool TcpTransport::unsent() const {
   return std::any_of(links_.begin(), links_.end(), [](const auto& link) {
-    return link->ended.ok() && (link->bundle.has_puts() || std::any_of(link->connections.begin(), link->connections.end(),
+    return !link->bundle.still() && link->ended.ok() &&
+           (link->bundle.has_puts() || std::any_of(link->connections.begin(), link->connections.end(),
                                                                         [](const auto& each) { return each->unsent(); }));
   });
 }
@@ -209,6 +211,12 @@ bool TcpTransport::idle(const Link& link, std::int64_t now_ns) {
   return std::none_of(link.connections.begin(), link.connections.end(), [](const auto& connection) {
     return connection->readable() || connection->sendable() || connection->held();
   });
+}
+
+// Whether nothing but bytes can happen: no NIC is down, and injectors ask nothing of any.
+bool TcpTransport::calm() const {
+  return std::all_of(nics_.begin(), nics_.end(), [](const NicShaper& nic) { return nic.up.load(std::memory_order_relaxed) != 0; }) &&
+         std::none_of(faults_.begin(), faults_.end(), [](const NicFaults& nic) { return nic.asked(); });
 }
 
 // Whether some NIC is held to a rate; where none is, nothing queues.
@@ -365,11 +373,17 @@ int TcpTransport::serve_all(std::int64_t now_ns, std::vector<Completion>& comple
   if (shaped) find_oldest();
   else context_.oldest_ns.clear();
   if (queues) line_up();
+  const bool quiet = !queues && calm();  // then links that were found still have nothing to say
   std::size_t last = next_;  // whoever had the wire of a shaped NIC is asked last when it is free again
   serving_ = true;
   for (std::size_t k = 0; k < n; ++k) {
     Link& link = *links_[(next_ + k) % n];
-    if (link.retired || idle(link, now_ns)) continue;
+    if (quiet && link.bundle.still()) continue;
+    if (link.retired) continue;
+    if (idle(link, now_ns)) {
+      link.bundle.settle();
+      continue;
+    }
     const int did = link.ended.ok() ? serve(link, now_ns, completions) : drain(link, now_ns, completions);
     done += did;
     ended = ended || !link.ended.ok();

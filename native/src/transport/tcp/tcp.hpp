@@ -97,6 +97,7 @@ class TcpTransport final : public NicTransport {
   Result<Link*> choose(std::int32_t peer, std::uint16_t nic, std::uint16_t peer_nic, const Tag& tag) const;
   int serve_all(std::int64_t now_ns, std::vector<Completion>& completions, std::vector<LinkEvent>& events);
   static bool idle(const Link& link, std::int64_t now_ns);
+  bool calm() const;
   bool shapes() const;
   void find_oldest();
   bool line_up();
