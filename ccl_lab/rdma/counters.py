@@ -126,7 +126,10 @@ def rates(interval_s: float = 1.0, root: Root = "/") -> tuple[Rate, ...]:
 def _rate(port: Port, before: Counters, after: Counters) -> Rate:
     seconds = (after.at_ns - before.at_ns) / 1e9
     names = ("tx_bytes", "rx_bytes", "tx_packets", "rx_packets")
-    tx, rx, *packets = (_per_s(getattr(before, name), getattr(after, name), seconds) for name in names)
+    alike = (before.bytes_of == after.bytes_of,) * 2 + (before.packets_of == after.packets_of,) * 2
+    tx, rx, *packets = (
+        _per_s(getattr(before, name), getattr(after, name), seconds) if same else None for name, same in zip(names, alike, strict=True)
+    )
     gbits = [None if rate is None else rate * 8e-9 for rate in (tx, rx)]
     return Rate(port.device, port.number, seconds, *gbits, *packets, counted(before, port))
 
@@ -135,7 +138,7 @@ def record(seconds: float, interval_s: float = 0.1, root: Root = "/") -> Trace:
     """What every port carries over `seconds`, as a Trace: a span per port, direction and interval. `.heatmap()` draws it.
 
     Ports that count bytes are the NICs of one node, in the order of `ports()`; meta["counted"] names them and says what is counted.
-    Blocks for `seconds`. Raises UsageError where no port counts bytes, or for no time.
+    A reading that misses a port's counters adds nothing: the span of the next one reaches back over it. Blocks for `seconds`. Raises UsageError where no port counts bytes, or for no time.
     """
     interval_s, seconds = _checked_interval(interval_s, "interval_s"), _checked_interval(seconds, "seconds")
     held = ports(root)
@@ -151,12 +154,14 @@ def record(seconds: float, interval_s: float = 0.1, root: Root = "/") -> Trace:
         now = read(root, held)
         for index, (before, after) in enumerate(zip(last, now, strict=True)):
             rows += _spans(index, before, after)
-        last = list(now)
+        last = [after if before.bytes_of == after.bytes_of else before for before, after in zip(last, now, strict=True)]
     return _trace(rows, held, said, root)
 
 
 def _spans(index: int, before: Counters, after: Counters) -> list[tuple[int, int, int, int, int]]:
-    """(track, NIC, begin, end, bytes) per direction; none while the port is away."""
+    """(track, NIC, begin, end, bytes) per direction; none while the port, or the counter it was read from, is away."""
+    if before.bytes_of != after.bytes_of:
+        return []  # totals of two counters have no difference
     pairs = ((Track.nic_tx, before.tx_bytes, after.tx_bytes), (Track.nic_rx, before.rx_bytes, after.rx_bytes))
     return [
         (int(track), index, before.at_ns, after.at_ns, _moved(old, new)) for track, old, new in pairs if min(old, new) >= 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import resource
 import sys
 import time
+import types
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -125,17 +127,22 @@ def test_counters_say_what_they_count(server: Path) -> None:
     assert (none.tx_bytes, none.tx_packets, none.bytes_of) == (-1, -1, "")
 
 
+def sleeping(monkeypatch: pytest.MonkeyPatch, sleep: Callable[[float], None]) -> None:
+    """`sleep` instead of the recorder's own, and of nobody else's: other threads sleep too."""
+    monkeypatch.setattr(counters, "time", types.SimpleNamespace(sleep=sleep, monotonic=time.monotonic, monotonic_ns=time.monotonic_ns))
+
+
 @pytest.fixture
 def traffic(server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While somebody sleeps, `server` carries 1000 more words and 10 more packets on mlx5_0, and 3000 bytes on eth9; once."""
-    port, sleep = f"{IB}/mlx5_0/ports/1/counters", time.sleep
+    """While the recorder sleeps, `server` carries 1000 more words and 10 more packets on mlx5_0, and 3000 bytes on eth9; once."""
+    port = f"{IB}/mlx5_0/ports/1/counters"
 
     def carry(seconds: float) -> None:
         write(server, {f"{port}/port_xmit_data": "2000", f"{port}/port_xmit_packets": "19",
                        "sys/class/net/eth9/statistics/rx_bytes": "23000"})  # fmt: skip
-        sleep(seconds)
+        time.sleep(seconds)
 
-    monkeypatch.setattr(time, "sleep", carry)
+    sleeping(monkeypatch, carry)
 
 
 @pytest.mark.usefixtures("traffic")
@@ -169,6 +176,25 @@ def test_what_ports_carried_is_a_trace_that_the_heatmap_draws(server: Path) -> N
     assert trace.heatmap() is not None
     with pytest.raises(UsageError, match="no RDMA port here counts bytes"):
         rdma.record(0.1, root=server / "nothing")
+
+
+def test_a_counter_that_cannot_be_read_for_a_while_is_not_another_one(server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes of the interface are no continuation of the port's: nothing is drawn until the port's are back, and nothing is lost."""
+    words = f"{IB}/mlx5_0/ports/1/counters/port_xmit_data"
+    readings = iter(["1500", "", "1800", "2000"])
+
+    def carry(seconds: float) -> None:
+        write(server, {words: next(readings, "2000")})
+        time.sleep(seconds)
+
+    sleeping(monkeypatch, carry)
+    sent = rdma.record(0.4, 0.05, server).where(track=Track.nic_tx, index=0)
+    assert sent["nbytes"].tolist()[:3] == [2000, 1200, 800] and sent["nbytes"].sum() == 4000
+    assert (sent["begin_ns"][1:] == sent["end_ns"][:-1]).all()
+    write(server, {words: "1000"})
+    readings = iter([""])
+    real = {rate.device: rate for rate in rdma.rates(0.05, server)}["mlx5_0"]
+    assert real.tx_gbits_per_s is None and real.rx_gbits_per_s is None and real.tx_packets_per_s == 0
 
 
 def test_pyverbs_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
