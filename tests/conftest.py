@@ -8,6 +8,7 @@ a skip the file names did not happen while its folder ran.
 from __future__ import annotations
 
 import fnmatch
+import importlib
 import importlib.util
 import os
 import shutil
@@ -64,6 +65,7 @@ CONDITIONS = {
     "no-mpirun": lambda: shutil.which("mpirun") is None,
     "no-torch": lambda: _missing_module("torch"),
     "no-gpu": lambda: not Path("/dev/nvidiactl").exists(),
+    "no-cuda-torch": lambda: importlib.util.find_spec("torch") is None or not importlib.import_module("torch").backends.cuda.is_built(),
     "no-nvcc": lambda: not _toolkit("nvcc"),
     "no-nvdisasm": lambda: not _toolkit("nvdisasm"),
     "no-rdma": lambda: not Path("/sys/class/infiniband").is_dir(),

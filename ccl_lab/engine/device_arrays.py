@@ -35,10 +35,11 @@ class DeviceArray:
         self.flags = SimpleNamespace(writeable=writable, c_contiguous=True)
         self.ctypes = SimpleNamespace(data=address)
 
-    def reshape(self, count: int) -> DeviceArray:
-        """The same memory in one dimension; count is -1."""
-        assert count == -1
-        return DeviceArray(self.owner, self.address, (self.size,), self.dtype, self.stream, self.ordinal, self.flags.writeable)
+    def reshape(self, *shape: int) -> DeviceArray:
+        """The same memory in another shape, or in one dimension (-1)."""
+        wanted = (self.size,) if shape == (-1,) else shape
+        assert math.prod(wanted) == self.size
+        return DeviceArray(self.owner, self.address, wanted, self.dtype, self.stream, self.ordinal, self.flags.writeable)
 
     def part(self, begin: int, count: int) -> DeviceArray:
         """`count` of its elements, in one dimension, from the one at `begin`."""

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch._C import _distributed_c10d as c10d  # where all versions have the options
 
+from .lanes import Lanes, placed
 from .tensors import (
     as_one,
     check,
@@ -20,6 +21,7 @@ from .tensors import (
     dense,
     fits,
     moved,
+    one_device,
     one_dtype,
     only,
     redop_name,
@@ -49,6 +51,7 @@ class Collectives:
 
     _comm: Any
     _turns: Turns
+    _lanes: Lanes
     _rank: int
     _size: int
     _coalescing: list[Any] | None = None
@@ -56,14 +59,21 @@ class Collectives:
     def _go(
         self, call: Any, opts: Any, outputs: Tensors, finish: Callable[[], None] | None = None, *, what: str, at_once: bool = True
     ) -> Any:
+        lane = self._lanes.now()
+        if lane is not None:
+            return self._add(lane.go(self._turns, call, _options(opts), outputs, finish, what))
         waits = _waits(opts) and self._coalescing is None
         work = self._turns.take(call, _options(opts), outputs, finish, waits=waits, what=what, at_once=at_once)
+        return self._add(work)
+
+    def _add(self, work: Any) -> Any:
         if self._coalescing is not None:
             self._coalescing.append(work)
         return work
 
     # -- reductions
 
+    @placed
     def allreduce(self, tensors: Any, opts: Any = None, timeout: Any = None) -> Any:
         """Every rank's tensor becomes the reduction of all, in place."""
         opts = _as_options(opts, c10d.AllreduceOptions, timeout)
@@ -73,11 +83,13 @@ class Collectives:
         comm = self._comm
         return self._go(lambda o: comm.all_reduce(array, op, out=array, **o), opts, [tensor], copy_back(back), what="all_reduce")
 
+    @placed
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Any:
         """As allreduce of each; small ones of a type travel as one."""
         opts = opts or c10d.AllreduceCoalescedOptions()
         redop = redop_name(opts.reduceOp)
         back: list[tuple[torch.Tensor, torch.Tensor]] = []
+        one_device(tensors, "all_reduce")
         pieces = _packed([dense(check(tensor, "all_reduce: tensor"), back) for tensor in tensors], back)
         arrays = [reduced(piece, redop) for piece in pieces]
         comm = self._comm
@@ -87,6 +99,7 @@ class Collectives:
 
         return self._go(call, opts, tensors, copy_back(back[::-1]), what="all_reduce (coalesced)")
 
+    @placed
     def reduce(self, tensors: Any, opts: Any = None) -> Any:
         """The root's tensor becomes the reduction of all, in place; other ranks' stay."""
         opts = opts or c10d.ReduceOptions()
@@ -99,6 +112,7 @@ class Collectives:
             lambda o: comm.reduce(array, root, op, out=array if here else None, **o), opts, [tensor], copy_back(back), what="reduce"
         )
 
+    @placed
     def reduce_scatter_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> Any:
         """Rank r's output becomes the reduction of all ranks' block r of the source."""
         opts = opts or c10d.ReduceScatterOptions()
@@ -119,6 +133,7 @@ class Collectives:
         comm, blocks = self._comm, x.reshape(self._size, y.size)
         return lambda o: comm.reduce_scatter(blocks, op, out=y, **o), back
 
+    @placed
     def reduce_scatter_single_coalesced(self, outputs: Tensors, sources: Tensors, opts: Any = None) -> Any:
         """As reduce_scatter_single of each."""
         opts = opts or c10d.ReduceScatterOptions()
@@ -129,6 +144,7 @@ class Collectives:
             lambda o: [call(o) for call, _ in both], opts, outputs, copy_back(back), what="reduce_scatter (coalesced)"
         )
 
+    @placed
     def reduce_scatter(self, outputs: Tensors, sources: list[Tensors], opts: Any = None) -> Any:
         """Rank r's output becomes the reduction of all ranks' r-th tensor; they may differ in size."""
         opts = opts or c10d.ReduceScatterOptions()
@@ -157,6 +173,7 @@ class Collectives:
 
     # -- those that move
 
+    @placed
     def broadcast(self, tensors: Any, opts: Any = None) -> Any:
         """Every rank's tensor becomes the root's."""
         opts = opts or c10d.BroadcastOptions()
@@ -167,6 +184,7 @@ class Collectives:
         comm = self._comm
         return self._go(lambda o: comm.broadcast(array, root, **o), opts, [tensor], copy_back(back), what="broadcast")
 
+    @placed
     def all_gather_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> Any:
         """Every rank's output becomes all sources, by rank."""
         call, back = self._all_gather(output, source)
@@ -184,6 +202,7 @@ class Collectives:
         x, y, comm = moved(dense(source, None)), moved(dense(output, back)), self._comm
         return lambda o: comm.all_gather(x, out=y, **o), back
 
+    @placed
     def all_gather_single_coalesced(self, outputs: Tensors, sources: Tensors, opts: Any = None) -> Any:
         """As all_gather_single of each."""
         both = [self._all_gather(output, source) for output, source in zip(outputs, sources, strict=True)]
@@ -196,6 +215,7 @@ class Collectives:
             what="all_gather (coalesced)",
         )
 
+    @placed
     def allgather(self, outputs: list[Tensors], sources: Tensors, opts: Any = None) -> Any:
         """The r-th tensor of every rank's list becomes rank r's source; they may differ in size."""
         opts = opts or c10d.AllgatherOptions()
@@ -227,6 +247,7 @@ class Collectives:
             what="all_gather (uneven)",
         )
 
+    @placed
     def allgather_coalesced(self, outputs: list[Tensors], sources: Tensors, opts: Any = None) -> Any:
         """As allgather of each: outputs[r][i] becomes rank r's i-th source."""
         opts = opts or c10d.AllgatherOptions()
@@ -240,6 +261,7 @@ class Collectives:
         flat = [tensor for row in outputs for tensor in row]
         return self._go(lambda o: [call(o) for call in calls], opts, flat, copy_back(pairs), what="all_gather (coalesced)")
 
+    @placed
     def gather(self, outputs: list[Tensors], sources: Tensors, opts: Any = None) -> Any:
         """The root's r-th tensor becomes rank r's source."""
         opts = opts or c10d.GatherOptions()
@@ -258,6 +280,7 @@ class Collectives:
         y = moved(whole)
         return self._go(lambda o: comm.gather(x, root, out=y, **o), opts, blocks, copy_back(back), what="gather")
 
+    @placed
     def scatter(self, outputs: Tensors, sources: list[Tensors], opts: Any = None) -> Any:
         """Rank r's output becomes the root's r-th tensor."""
         opts = opts or c10d.ScatterOptions()
@@ -276,6 +299,7 @@ class Collectives:
             x = moved(_together(blocks)).reshape(self._size, y.size)
         return self._go(lambda o: comm.scatter(x, root, out=y, **o), opts, [output], copy_back(back), what="scatter")
 
+    @placed
     def all_to_all_single(
         self, output: torch.Tensor, source: torch.Tensor, output_splits: list[int], input_splits: list[int], opts: Any = None
     ) -> Any:
@@ -298,6 +322,7 @@ class Collectives:
         self._counts(output, output_splits, y.size, "output")
         return self._uneven(x, sent, y, opts, [output], copy_back(back))
 
+    @placed
     def alltoall(self, outputs: Tensors, sources: Tensors, opts: Any = None) -> Any:
         """The r-th output becomes this rank's tensor in rank r's list; they may differ in size."""
         self._one_per_rank(outputs, "all_to_all: output list")
@@ -332,9 +357,14 @@ class Collectives:
         return [split * per_row for split in splits]
 
     def barrier(self, opts: Any = None) -> Any:
-        """No rank goes on before all have come."""
-        comm = self._comm
-        return self._go(lambda o: comm.barrier(**o), opts or c10d.BarrierOptions(), [], what="barrier")
+        """No rank goes on before all have come, and what each has put on the streams of its GPU has ended."""
+        comm, lanes = self._comm, self._lanes
+
+        def call(options: dict[str, Any]) -> Any:
+            lanes.settle()
+            return comm.barrier(**options)
+
+        return self._go(call, opts or c10d.BarrierOptions(), [], what="barrier")
 
     def _one_per_rank(self, blocks: Tensors, what: str) -> None:
         fits(len(blocks) == self._size, f"{what} on rank {self._rank}: expected {self._size} tensors, one per rank, found {len(blocks)}.")
@@ -359,7 +389,7 @@ def _apart(blocks: Tensors) -> tuple[torch.Tensor, list[tuple[torch.Tensor, torc
     whole = as_one(blocks)
     if whole is not None:
         return whole, []
-    whole = torch.empty(sum(block.numel() for block in blocks), dtype=blocks[0].dtype)
+    whole = blocks[0].new_empty(sum(block.numel() for block in blocks))
     return whole, list(zip(blocks, whole.split([block.numel() for block in blocks]), strict=True))
 
 

@@ -19,12 +19,13 @@ from torch._C import _distributed_c10d as c10d
 from ..errors import AbortedError, CclError, UnsupportedError, UsageError
 from .bootstrap import StoreJob, timeout_of
 from .collectives import Collectives
+from .lanes import Lanes
 from .mail import ANY, Mail, Message
 from .plans import GroupCommunicator
 from .tensors import as_torch, check, copy_back, dense, moved, only, seconds_of
 from .works import All, Turns
 
-NAME = "ccl_lab"
+NAME, DEVICES = "ccl_lab", ("cpu", "cuda")
 _OPEN: weakref.WeakSet[CclProcessGroup] = weakref.WeakSet()
 
 
@@ -37,7 +38,7 @@ class CclProcessGroup(Collectives, dist.ProcessGroup):
         self._description, self._sequence = "undefined", 0
         self._mail: Mail | None = None
         self._timeout_s = timeout_of(timeout_s, default_s)
-        self._turns = Turns(name)
+        self._turns, self._lanes = Turns(name), Lanes()
         self._lock, self._closed = threading.Lock(), False
         try:
             self._job = StoreJob(store, rank, size, self._timeout_s, self._told)
@@ -96,11 +97,11 @@ class CclProcessGroup(Collectives, dist.ProcessGroup):
 
     @property
     def _device_types(self) -> list[torch.device]:
-        return [torch.device("cpu")]
+        return [torch.device("cpu"), torch.device("cuda")]
 
     def _get_backend(self, device: Any) -> CclProcessGroup:
-        if torch.device(device).type != "cpu":
-            raise RuntimeError(f"no backend for {device}: the {NAME} backend moves tensors of the CPU.")
+        if torch.device(device).type not in DEVICES:
+            raise RuntimeError(f"no backend for {device}: the {NAME} backend moves tensors of the CPU and of CUDA devices.")
         return self
 
     supports_splitting = supports_coalescing = supports_time_estimate = False
@@ -165,7 +166,7 @@ class CclProcessGroup(Collectives, dist.ProcessGroup):
 
     def send(self, tensors: Any, dst: int, tag: int = 0) -> Message:
         """Sends to rank `dst` of the group; does not wait for its recv."""
-        tensor = check(only(tensors, "send"), "send: tensor")
+        tensor = _of_the_host(check(only(tensors, "send"), "send: tensor"), "send")
         array = moved(dense(tensor, None))
         message = Message(tensors, f"send to rank {dst}, tag {tag}", self._timeout_s, None)
         return self._posted(self._office().send(array, self._peer(dst, "send"), tag, message))
@@ -179,7 +180,7 @@ class CclProcessGroup(Collectives, dist.ProcessGroup):
         return self._receive(tensors, ANY, tag)
 
     def _receive(self, tensors: Any, source: int, tag: int) -> Message:
-        tensor = check(only(tensors, "recv"), "recv: tensor")
+        tensor = _of_the_host(check(only(tensors, "recv"), "recv: tensor"), "recv")
         back: list[tuple[torch.Tensor, torch.Tensor]] = []
         array = moved(dense(tensor, back))
         who = "anyone" if source == ANY else f"rank {source}"
@@ -230,6 +231,15 @@ class CclProcessGroup(Collectives, dist.ProcessGroup):
         self._comm.close()
 
 
+def _of_the_host(tensor: torch.Tensor, what: str) -> torch.Tensor:
+    if tensor.is_cuda:
+        raise UnsupportedError(
+            f"{what}: tensor is on {tensor.device}: messages of the {NAME} backend are matched by the host and carry tensors of the CPU. "
+            "Pass tensor.cpu(); or use a collective, such as all_to_all with splits, which takes tensors of a GPU."
+        )
+    return tensor
+
+
 def _make(options: Any, _: Any = None) -> CclProcessGroup:
     from torch.distributed.constants import default_pg_timeout
 
@@ -246,7 +256,7 @@ def _make(options: Any, _: Any = None) -> CclProcessGroup:
 def register() -> None:
     """Makes "ccl_lab" known to torch.distributed; once, however often it is called."""
     if NAME not in dist.Backend.backend_list:
-        dist.Backend.register_backend(NAME, _make, extended_api=True, devices=["cpu"])
+        dist.Backend.register_backend(NAME, _make, extended_api=True, devices=list(DEVICES))
 
 
 @atexit.register

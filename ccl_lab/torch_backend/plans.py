@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..engine.communicator import Communicator
+from ..engine.device_arrays import on_device
 from ..errors import ShapeError
 from ..ir import Schedule
 
@@ -41,8 +42,9 @@ class GroupCommunicator(Communicator):
             self._proved[key] = schedule
         return schedule
 
-    def exchange(self, x: np.ndarray, sent: list[int], out: np.ndarray, **options: Any) -> None:
-        """sent[d] elements of the flat x go to rank d; `out` gets what came, by rank. Waits for the peers.
+    def exchange(self, x: Any, sent: list[int], out: Any, *, async_op: bool = False, **options: Any) -> Any:
+        """sent[d] elements of the flat x go to rank d; `out` gets what came, by rank. Waits for the peers; for arrays on a GPU only for
+        their counts, and async_op is as in any collective.
 
         Raises ShapeError, on all ranks, where `out` does not hold what comes. Blocks that are not too different travel padded to one size:
         new counts then need no plan of their own.
@@ -58,13 +60,14 @@ class GroupCommunicator(Communicator):
                     rank=self.rank,
                 )
             )
+        if on_device(x, out):  # at its own sizes: padding would be a kernel of torch for each block
+            return self._call("all_to_allv", x, out, counts=matrix, async_op=async_op, **options) if matrix.any() else None
         largest = _rounded(int(matrix.max()))
         moved = self.size * largest * x.itemsize
         if moved > SMALL and self.size * self.size * largest > PADDED * int(matrix.sum()):
-            self._call("all_to_allv", x, out, counts=matrix, **options)
-            return
+            return self._call("all_to_allv", x, out, counts=matrix, **options)
         if largest == 0:
-            return
+            return None
         source, target = self._scratch(moved)
         rows, got = source.view(x.dtype).reshape(self.size, -1), target.view(x.dtype).reshape(self.size, -1)
         at = 0
@@ -76,6 +79,7 @@ class GroupCommunicator(Communicator):
         for row, count in zip(got, came.tolist(), strict=True):
             out[at : at + count] = row[:count]
             at += count
+        return None
 
     def _scratch(self, nbytes: int) -> tuple[np.ndarray, np.ndarray]:
         """Two registered buffers of exactly this many bytes; those of the last few sizes are kept."""

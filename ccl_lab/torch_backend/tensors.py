@@ -1,7 +1,8 @@
 """What torch passes to a collective, as arrays for the engine; and the engine's errors, as torch's users expect them.
 
-Is: tensor -> flat numpy view of the same memory, torch's reductions and types in the engine's terms, errors. Is not: a
-collective. Invariants: a contiguous tensor is never copied; what cannot be reduced is refused by name before anything starts.
+Is: tensor -> flat numpy view of the same memory (of a GPU: its address and stream), torch's reductions and types in the engine's terms,
+errors. Is not: a collective. Invariants: a contiguous tensor is never copied; what cannot be reduced is refused by name before
+anything starts.
 
 Types: reductions take float16, bfloat16, float32, float64, the integers to 64 bits and uint8; bool by logic; complex for sum
 and average, as pairs. Collectives that only move take any type.
@@ -19,6 +20,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from ..engine.device_arrays import DeviceArray
 from ..errors import CclError, DtypeError, OpTimeout, ShapeError, UnsupportedError, UsageError
 
 _REDUCED = {
@@ -80,13 +82,12 @@ def seconds_of(timeout: Any) -> float | None:
 
 
 def check(tensor: Any, what: str) -> torch.Tensor:
-    """The tensor itself. Raises UnsupportedError where it is not dense memory of the CPU, UsageError where it is no tensor."""
+    """The tensor itself. Raises UnsupportedError where it is not dense memory of the CPU or of a GPU, UsageError where it is no tensor."""
     if not isinstance(tensor, torch.Tensor):
         raise UsageError(f"{what}: expected a torch.Tensor, found {type(tensor).__name__}.")
-    if not tensor.is_cpu:
+    if not (tensor.is_cpu or tensor.is_cuda):
         raise UnsupportedError(
-            f"{what} is on {tensor.device}: the ccl_lab backend moves tensors of the CPU. Pass tensor.cpu(), or make a group "
-            "for this device: torch.distributed.new_group(backend='nccl')."
+            f"{what} is on {tensor.device}: the ccl_lab backend moves tensors of the CPU and of CUDA devices. Pass tensor.cpu()."
         )
     if tensor.layout is not torch.strided:
         raise UnsupportedError(
@@ -102,12 +103,14 @@ def only(tensors: Any, what: str) -> Any:
     return tensors[0]
 
 
-def _flat(tensor: torch.Tensor, dtype: np.dtype) -> np.ndarray:
-    """The memory of a contiguous tensor as a flat array of `dtype`, which keeps the tensor alive.
+def _flat(tensor: torch.Tensor, dtype: np.dtype) -> Any:
+    """The memory of a contiguous tensor as a flat array of `dtype` (of a GPU: a DeviceArray), which keeps the tensor alive.
 
     Not `tensor.numpy()`: that forbids torch to resize the storage ever after, which FSDP does to free its parameters.
     """
     nbytes = tensor.numel() * tensor.element_size()
+    if tensor.is_cuda:
+        return _on_gpu(tensor, nbytes // dtype.itemsize, dtype)
     if nbytes == 0:
         return np.empty(0, dtype)
     memory = _Memory.from_address(tensor.data_ptr())
@@ -115,14 +118,21 @@ def _flat(tensor: torch.Tensor, dtype: np.dtype) -> np.ndarray:
     return np.ndarray(nbytes // dtype.itemsize, dtype, memory)
 
 
-def moved(tensor: torch.Tensor) -> np.ndarray:
+def _on_gpu(tensor: torch.Tensor, count: int, dtype: np.dtype) -> Any:
+    """The same of a GPU: ordered behind torch's current stream there."""
+    ordinal = int(tensor.device.index)
+    stream = int(torch.cuda.current_stream(tensor.device).cuda_stream)
+    return DeviceArray(tensor, int(tensor.data_ptr()), (count,), dtype, stream, ordinal, True)
+
+
+def moved(tensor: torch.Tensor) -> Any:
     """A contiguous tensor as a flat array of integers as wide as its elements (16 bytes: two), for what only moves."""
     if tensor.is_conj() or tensor.is_neg():
         raise UnsupportedError("a conjugate or negative view of a tensor has no memory of its own: pass tensor.resolve_conj().")
     return _flat(tensor, _MOVED[tensor.element_size()])
 
 
-def reduced(tensor: torch.Tensor, redop: str) -> tuple[np.ndarray, str]:
+def reduced(tensor: torch.Tensor, redop: str) -> tuple[Any, str]:
     """(a contiguous tensor as a flat array that the engine can reduce, same memory; the reduction to ask for).
 
     Raises DtypeError, naming type and reduction, where there is none.
@@ -180,6 +190,14 @@ def one_dtype(tensors: Any, what: str) -> None:
     if any(tensor.dtype != tensors[0].dtype for tensor in tensors):
         found = sorted({str(tensor.dtype) for tensor in tensors})
         raise DtypeError(f"{what}: expected tensors of one type, found {', '.join(found)}.")
+    one_device(tensors, what)
+
+
+def one_device(tensors: Any, what: str) -> None:
+    """Raises UsageError where not all are on one device."""
+    if any(tensor.device != tensors[0].device for tensor in tensors):
+        found = sorted({str(tensor.device) for tensor in tensors})
+        raise UsageError(f"{what}: expected tensors on one device, found {', '.join(found)}.")
 
 
 def fits(condition: bool, message: str) -> None:

@@ -59,7 +59,26 @@ class Done(dist.Work):
         return future
 
 
-class Pending(dist.Work):
+class Collecting(dist.Work):
+    """What all works of the group say of themselves by what they do; `_outputs` are the tensors that hold the result."""
+
+    _outputs: list[torch.Tensor]
+
+    def is_success(self) -> bool:
+        """True once it has ended well."""
+        return self.is_completed() and self.exception() is None
+
+    def synchronize(self) -> None:
+        """As wait."""
+        self.wait()
+
+    def result(self) -> list[torch.Tensor]:
+        """The tensors that hold the result; waits for it as `wait` does."""
+        self.wait()
+        return self._outputs
+
+
+class Pending(Collecting):
     """A collective in progress, or one that waits for its turn (`deferred`) until the group's thread runs it."""
 
     def __init__(self, turns: Turns, outputs: list[torch.Tensor], finish: Callable[[], None] | None, what: str) -> None:
@@ -154,22 +173,9 @@ class Pending(dist.Work):
             self._drive(None)
         return self._ended
 
-    def is_success(self) -> bool:
-        """True once it has ended well."""
-        return self.is_completed() and self._error is None
-
     def exception(self) -> BaseException | None:
         """The error it ended in, or None."""
         return self._error if self.is_completed() else None
-
-    def synchronize(self) -> None:
-        """As wait."""
-        self.wait()
-
-    def result(self) -> list[torch.Tensor]:
-        """The tensors that hold the result; waits for it."""
-        self.wait()
-        return self._outputs
 
     def get_future(self) -> torch.futures.Future:
         """Completed, when it has ended, with the list of tensors that hold the result, or with its error."""
