@@ -5,8 +5,11 @@ bytes with the processor, one core a machine, so what counts is the ratio. Invar
 in the same run, with starts subtracted; a ratio is the median over rounds of ratios within a round, to the faster of two: perftest as it
 comes, and perftest whose empty polls give the core up (yielding_poll.c), since those of the first keep soft RoCE from running.
 
+And a NIC that is pulled in the middle of an all_reduce (rdma_failover.py): times from the cut to sending again, and whether sums are exact.
+
     python -m bench rdma
     python -m bench.rdma FILE SECONDS     measures the next cases for about so long, keeps them in FILE, and writes the record with the last
+    python -m bench.rdma failover         only the pulled NIC, anew in the record that is there
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.peers import programs
-from bench.record import save
+from bench.record import commit, percentiles, save
 from ccl_lab import rdma
 from ccl_lab.errors import UnsupportedError
 from tests import rig
@@ -34,6 +37,8 @@ LIMITS = {"all_reduce": "ib_write_bw_both_ways"}  # sides that send and receive 
 ROUNDS, MOVED_BYTES, TIMEOUT_S = 3, 32 << 20, 1800
 NICS = (1, 4)
 SIZES = (64 << 10, 1 << 20, 8 << 20)
+FAULTS = {"link": "the interface is switched off", "qp": "a queue pair goes to the error state"}
+PULLED_NICS, PULLED_ROUNDS, PULLED_BYTES, PULLED_BOOTS = 4, 5, 64 << 20, 2
 
 
 def build() -> str | None:
@@ -116,13 +121,69 @@ def _facts(known: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def pulled_of(lines: list[str]) -> dict[str, Any]:
+    """What the lines of rdma_failover.py say, by fault: times of the rounds that were hit in mid-transfer, in ms."""
+    rows = [json.loads(line) for line in lines]
+    faults = {}
+    for fault in dict.fromkeys(row["fault"] for row in rows):
+        runs = [row for row in rows if row["fault"] == fault]
+        again: dict[tuple[int, int], int] = {}
+        for row in runs:
+            key = row["boot"], row["round"]
+            again[key] = again.get(key, 0) + row["sent_again"]
+        hit = [row for row in runs if again[row["boot"], row["round"]] > 0]
+        times = {
+            what: percentiles([row[what] for row in hit if what in row])
+            for what in ("cut_to_lost_ms", "cut_to_resumed_ms")
+            if any(what in row for row in hit)
+        }
+        faults[fault] = {
+            "what": FAULTS[fault], "rounds": len(again), "in_mid_transfer": sum(n > 0 for n in again.values()),
+            "exact": all(row["exact"] for row in runs), "back": all(row["back"] for row in runs), **times, "runs": runs,
+        }  # fmt: skip
+    return faults
+
+
+def failover() -> dict[str, Any]:
+    """The part of a record about a pulled NIC."""
+    lines: list[str] = []
+    for boot in range(PULLED_BOOTS):
+        command = [sys.executable, "-m", "bench.rdma_failover", str(PULLED_ROUNDS), str(PULLED_BYTES), *FAULTS]
+        outcomes = rig.run(command, machines=2, nics=PULLED_NICS, timeout_s=TIMEOUT_S)
+        if rig.status_of(outcomes):
+            raise RuntimeError("\n".join(map(str, outcomes)))
+        lines += [json.dumps(json.loads(line) | {"boot": boot}) for each in outcomes for line in each.stdout.splitlines()]
+    faults = pulled_of(lines)
+    words = []
+    for found in faults.values():
+        times, sums = found.get("cut_to_resumed_ms"), "exact" if found["exact"] else "WRONG"
+        when = f"sending again {times['p50']:.0f} ms after the cut, at most {times['max']:.0f}" if times else "never hit in mid-transfer"
+        words.append(f"{found['what']}: {when}, {found['in_mid_transfer']} of {found['rounds']} in mid-transfer, sums {sums}")
+    said = "; ".join(words)
+    print(f"rdma: a NIC of {PULLED_NICS} pulled: {said}", flush=True)
+    return {
+        "summary": said, "nics": PULLED_NICS, "bytes": PULLED_BYTES, "commit": commit(), "load": os.getloadavg(),
+        "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "faults": faults,
+    }  # fmt: skip
+
+
 def run() -> dict[str, Any]:
     """The facts of a record."""
     if why := missing():
         return {"summary": f"skipped: {why}", "cases": []}
     known: dict[str, Any] = {"printed": {}, "took_s": 0.0}
     _measure(known)
-    return _facts(known)
+    return _facts(known) | {"failover": failover()}
+
+
+def _failover_again() -> None:
+    """Only that part of the record, with a commit and a time of its own."""
+    if why := rig.obstacle():
+        raise SystemExit(why)
+    path = ROOT / "bench/records/rdma.json"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps(record | {"failover": failover()}, indent=1) + "\n")
+    print(path)
 
 
 def _part(path: Path, seconds: float) -> None:
@@ -133,8 +194,11 @@ def _part(path: Path, seconds: float) -> None:
     path.write_text(json.dumps(known))
     print(f"{len(known['printed'])} of {ROUNDS * len(NICS) * len(SIZES)} cases and rounds")
     if whole:
-        print(save("rdma", _facts(known), ROOT / "bench/records"))
+        print(save("rdma", _facts(known) | {"failover": failover()}, ROOT / "bench/records"))
 
 
 if __name__ == "__main__":
-    _part(Path(sys.argv[1]), float(sys.argv[2]))
+    if sys.argv[1:] == ["failover"]:
+        _failover_again()
+    else:
+        _part(Path(sys.argv[1]), float(sys.argv[2]))

@@ -32,7 +32,7 @@ class Engine:                       # one rank
     pid: int; segment_fd: int
     def attach_peer(self, peer: int, pid: int, segment_fd: int) -> None: ...     # same-node peers
     def add_connection(self, peer: int, nic: int, peer_nic: int, index: int, fd: int, generation: int = 0) -> None: ...  # takes over the descriptor
-    def use_rdma(self, nics: list[tuple[str, int, int]], *, qps: int, segment_bytes: int, inflight: int, mode: str, registration: str, timeout: int, retries: int) -> None: ...  # before the first connection: NICs of this node are driven by verbs
+    def use_rdma(self, nics: list[tuple[str, int, int]], *, classes: list[tuple[int, int, int, str]], class_of: list[int], all_to_all: tuple[int, int, int, str], registration: str, timeout: int, retries: int) -> None: ...  # before the first connection: NICs of this node are driven by verbs; (queue pairs, segment bytes, in flight, mode) by class, class_of by rank
     def connected(self, peer: int, nic: int, peer_nic: int) -> bool: ...
     def set_nic(self, nic: int, bytes_per_s: int, up: bool = True) -> None: ...                 # only on the node leader's segment
     def empty(self, nbytes: int) -> tuple[int, np.ndarray]: ...          # (arena offset, u8 array view); memory returns to the arena when the array dies; 64-byte aligned, 4096 for >= 4096
@@ -110,7 +110,7 @@ def build_info() -> dict: ...
 
 def rdma_nic_of(address: str) -> tuple[str, int, int]: ...               # (device, port, index of the GID) that has this address; UnsupportedError with what there is
 def rdma_library() -> None: ...                                          # loads libibverbs; UnsupportedError naming what is missing
-def rdma_spread(reach: str) -> dict[str, object]: ...                    # qps, segment_bytes, inflight, mode: same_zone, cross_zone or all_to_all
+def rdma_spread(reach: str) -> dict[str, object]: ...                    # qps, segment_bytes, inflight, mode: same_rack, same_zone, cross_zone, cross_building or all_to_all
 
 class DevicePage:                   # what a rank shows the ranks of its node about its GPU; costs nothing before a GPU is used
     def __init__(self, rank: int, n_ranks: int, n_signals: int) -> None: ...

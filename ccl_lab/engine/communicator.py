@@ -456,7 +456,9 @@ class Communicator(Exchanging, Windowing):
 
     def explain(self) -> str:
         """Which transport carries what, and why."""
-        return f"{verbs.explain(self._member.options, self._member.between_nodes)}\n{self._devices.explain()}"
+        member = self._member
+        said = verbs.explain(member.options, member.between_nodes, member.topology, member.rank)
+        return f"{said}\n{self._devices.explain()}"
 
     def reset(self) -> None:
         """After an error: all ranks call it, and the communicator works again."""

@@ -17,6 +17,7 @@ import numpy as np
 from .. import config
 from ..errors import ConnectError, UsageError
 from ..topo import Topology, discover
+from .reach import network_of, places_of
 
 Nics = list[tuple[str, float, str]]  # name, Gb/s, address
 
@@ -25,12 +26,13 @@ def card() -> tuple[dict[str, Any], Nics]:
     """(what the others must know of this host, its NICs)."""
     machine = discover()
     nics = _nics_with_addresses(machine)
-    return {"host": host_id(), "name": machine.host, "nics": [(name, rate) for name, rate, _ in nics]}, nics
+    rates = [(name, rate) for name, rate, _ in nics]
+    return {"host": host_id(), "name": machine.host, "nics": rates, "place": config.get("place")}, nics
 
 
 def topology_of(cards: list[dict[str, Any]], nics: Nics) -> tuple[Topology, list[str]]:
     """The topology of the ranks that gave `cards`, and the addresses to use of this host's `nics`; ConnectError if a host
-    has no NIC and there are others."""
+    has no NIC and there are others, ConfigError where hosts say places that do not go together."""
     hosts = list(dict.fromkeys(card["host"] for card in cards))
     node_of = np.array([hosts.index(card["host"]) for card in cards], np.int32)
     per_node = [next(card for card in cards if card["host"] == host)["nics"] for host in hosts]
@@ -41,7 +43,11 @@ def topology_of(cards: list[dict[str, Any]], nics: Nics) -> tuple[Topology, list
         raise ConnectError(
             "a host of this job has no NIC with an address that is up; see ccl-lab doctor, or set CCL_LAB_NICS."
         )
+    first = [next(card for card in cards if card["host"] == host) for host in hosts]
+    places = places_of([card["name"] for card in first], [card.get("place", "") for card in first])
     rates = [round(rate * 1.25e8) for nics_ in per_node for _, rate in nics_[:n_nics]]
+    network = network_of(places, max(sum(rates[at : at + n_nics]) for at in range(0, len(rates), n_nics)))
+    said = {"network": "CCL_LAB_PLACE of each host; that every tier carries all below it is an assumption"} if network else {}
     topology = Topology(
         name="job",
         node_of=node_of,
@@ -53,7 +59,8 @@ def topology_of(cards: list[dict[str, Any]], nics: Nics) -> tuple[Topology, list
         local_bytes_per_s=8_000_000_000,  # type: ignore[arg-type]
         emulated=False,
         nic_names=tuple(name for nics_ in per_node for name, _ in nics_[:n_nics]),
-        sources={"nic_gbits_per_s": "speed in /sys/class/net", "others": "assumption"},
+        sources={"nic_gbits_per_s": "speed in /sys/class/net", **said, "others": "assumption"},
+        network=network,
     )
     return topology, [address for _, _, address in nics[:n_nics]]
 

@@ -215,9 +215,10 @@ class Member:
         chosen = verbs.decide(self.options.transport, cards, self.rank)
         if chosen.nics is not None:
             how = self.options.rdma
+            class_of = [verbs.REACHES.index(reach.name) for reach in how.reaches(self.topology, self.rank)]
             self.engine.use_rdma(
-                chosen.nics, qps=how.qps, segment_bytes=how.segment_bytes, inflight=how.inflight, mode=how.mode,
-                registration=how.register, timeout=how.timeout, retries=how.retries,
+                chosen.nics, classes=list(how.spreads), class_of=class_of,
+                all_to_all=how.spread(verbs.ALL_TO_ALL), registration=how.register, timeout=how.timeout, retries=how.retries,
             )
         return chosen
 

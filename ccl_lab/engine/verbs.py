@@ -7,28 +7,57 @@ same decision everywhere; where it is sockets though verbs were possible for som
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from .. import _core, units
 from ..errors import CclError, ConfigError, UnsupportedError, UsageError
+from ..topo import Topology
+from .reach import CLASSES, Reach, reaches_of
 
 MODES = ("dqplb", "spray")
 REGISTRATIONS = ("off", "lazy", "async", "eager")
-REACHES = ("same_zone", "cross_zone", "all_to_all")
+ALL_TO_ALL = "all_to_all"
+REACHES = (*CLASSES, ALL_TO_ALL)
+OF_A_SPREAD = ("qps", "segment", "inflight", "mode")
+OF_THE_JOB = ("reach", "register", "gid", "timeout", "retries")
 MAX_QPS, MAX_INFLIGHT = 64, 1024
 
 
-class Settings(NamedTuple):
+class Spread(NamedTuple):
     """How puts are spread over the queue pairs of two NICs."""
 
     qps: int
     segment_bytes: int
     inflight: int
     mode: str
+
+    def __str__(self) -> str:
+        size = f"segments of {self.segment_bytes} bytes" if self.segment_bytes else "puts split evenly"
+        return f"{self.qps} queue pairs for each pair of NICs, {size}, {self.inflight} in flight on each, {self.mode}"
+
+
+class Settings(NamedTuple):
+    """What CCL_LAB_RDMA says, and the defaults of what it does not."""
+
+    spreads: tuple[Spread, ...]  # by REACHES: of what lies between two nodes, and of all_to_all whatever lies between
+    reach: str = ""  # taken for every two nodes; "": what the topology says
     register: str = "lazy"
     gid: int = -1  # index; -1: the one that has the NIC's address
     timeout: int = 16
     retries: int = 6
+
+    def spread(self, reach: str) -> Spread:
+        """Of one of REACHES."""
+        return self.spreads[REACHES.index(reach)]
+
+    def reaches(self, topology: Topology, rank: int) -> list[Reach]:
+        """By rank: what lies between its node and that of `rank`, as it is said here or known."""
+        if self.reach:
+            return [Reach(self.reach, "CCL_LAB_RDMA says so of all")] * topology.n_ranks
+        return reaches_of(topology, rank)
 
 
 class Decision(NamedTuple):
@@ -39,29 +68,24 @@ class Decision(NamedTuple):
 
 
 def settings_of(text: str) -> Settings:
-    """CCL_LAB_RDMA, such as "qps=4,segment=1MiB,mode=spray"; `reach` chooses a row of the table, the others beat it.
+    """CCL_LAB_RDMA, such as "qps=4,cross_zone.segment=2MiB,all_to_all.qps=2": a word of one class, or of all_to_all, beats
+    the same word said of all, and that the table; `reach` takes one class for every two nodes.
 
     Raises ConfigError for an unknown word or a value out of range.
     """
     words: dict[str, str] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, equals, value = part.partition("=")
-        if not equals or name not in ("reach", "qps", "segment", "inflight", "mode", "register", "gid", "timeout", "retries"):
+        reach, dot, word = name.rpartition(".")
+        if not equals or not (reach in REACHES and word in OF_A_SPREAD if dot else name in OF_A_SPREAD + OF_THE_JOB):
             raise ConfigError(
-                f"CCL_LAB_RDMA: {part!r} is no setting; expected reach, qps, segment, inflight, mode, register, gid, timeout or "
-                "retries, as in 'qps=4,segment=1MiB'."
+                f"CCL_LAB_RDMA: {part!r} is no setting; expected {', '.join(OF_THE_JOB)}, or one of {', '.join(OF_A_SPREAD)}, alone or of "
+                f"{', '.join(REACHES)}, as in 'qps=4,all_to_all.segment=1MiB'."
             )
         words[name] = value
-    row = _core.rdma_spread(_one_of(words, "reach", "same_zone", REACHES))
-    try:
-        segment = units.parse_size(words["segment"]) if "segment" in words else row["segment_bytes"]
-    except UsageError as error:
-        raise ConfigError(f"CCL_LAB_RDMA: segment: {error}") from None
     return Settings(
-        qps=_number(words, "qps", row["qps"], 1, MAX_QPS),
-        segment_bytes=segment,
-        inflight=_number(words, "inflight", row["inflight"], 2, MAX_INFLIGHT),
-        mode=_one_of(words, "mode", row["mode"], MODES),
+        spreads=tuple(_spread(words, reach) for reach in REACHES),
+        reach=_one_of(words, "reach", "", REACHES),
         register=_one_of(words, "register", "lazy", REGISTRATIONS),
         gid=_number(words, "gid", -1, 0, 255),
         timeout=_number(words, "timeout", 16, 1, 31),
@@ -69,8 +93,25 @@ def settings_of(text: str) -> Settings:
     )
 
 
+def _spread(words: dict[str, str], reach: str) -> Spread:
+    row = _core.rdma_spread(reach)
+    name = {word: f"{reach}.{word}" if f"{reach}.{word}" in words else word for word in OF_A_SPREAD}
+    try:
+        segment = units.parse_size(words[name["segment"]]) if name["segment"] in words else row["segment_bytes"]
+    except UsageError as error:
+        raise ConfigError(f"CCL_LAB_RDMA: {name['segment']}: {error}") from None
+    return Spread(
+        qps=_number(words, name["qps"], row["qps"], 1, MAX_QPS),
+        segment_bytes=segment,
+        inflight=_number(words, name["inflight"], row["inflight"], 2, MAX_INFLIGHT),
+        mode=_one_of(words, name["mode"], row["mode"], MODES),
+    )
+
+
 def _one_of(words: dict[str, str], name: str, default: str, known: tuple[str, ...]) -> str:
-    value = words.get(name, default)
+    if name not in words:
+        return default
+    value = words[name]
     if value not in known:
         raise ConfigError(f"CCL_LAB_RDMA: {name} is {value!r}, expected {', '.join(known)}.")
     return value
@@ -113,14 +154,18 @@ def decide(transport: str, cards: list[list[Any] | str], rank: int) -> Decision:
     return Decision(own, f"every NIC of all {len(cards)} ranks is an RDMA device; here {', '.join(nic[0] for nic in own)}")
 
 
-def explain(options: Any, decision: Decision) -> str:
-    """Which transport carries what, and why, in two lines. options: of the member."""
+def explain(options: Any, decision: Decision, topology: Topology, rank: int) -> str:
+    """Which transport carries what, and why, a line each; over verbs, how, by class of the other nodes. options: of the member."""
     inside = "tcp, as asked for" if options.transport == "tcp" else "shared memory"
-    between = f"tcp ({decision.why})"
-    if decision.nics is not None:
-        how = options.rdma
-        between = (
-            f"verbs ({decision.why}): {how.qps} queue pairs for each pair of NICs, segments of {how.segment_bytes} bytes, "
-            f"{how.mode}, registration {how.register}"
-        )
-    return f"inside a node: {inside}\nbetween nodes: {between}"
+    if decision.nics is None:
+        return f"inside a node: {inside}\nbetween nodes: tcp ({decision.why})"
+    lines = [f"inside a node: {inside}", f"between nodes: verbs ({decision.why}), registration {options.rdma.register}"]
+    nodes, first = np.unique(topology.node_of, return_index=True)
+    reaches = options.rdma.reaches(topology, rank)
+    others = Counter(reaches[at] for node, at in zip(nodes, first, strict=True) if node != topology.node_of[rank])
+    for reach, n in sorted(others.items(), key=lambda item: REACHES.index(item[0].name)):
+        to = "1 node" if n == 1 else f"{n} nodes"
+        lines.append(f"  {reach.name}, {to} from here ({reach.why}): {options.rdma.spread(reach.name)}")
+    if any(reach.name != ALL_TO_ALL for reach in others):
+        lines.append(f"  all_to_all, to any (many send to one at a time): {options.rdma.spread(ALL_TO_ALL)}")
+    return "\n".join(lines)

@@ -4,6 +4,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -38,9 +39,10 @@ Registration registration_of(const std::string& name) {
 }
 
 ccl_lab::Reach reach_of(const std::string& name) {
-  if (name == "cross_zone") return ccl_lab::Reach::cross_zone;
-  if (name == "all_to_all") return ccl_lab::Reach::all_to_all;
-  if (name != "same_zone") ccl_lab::check(Status(Code::config, "reach is '" + name + "', expected same_zone, cross_zone or all_to_all"));
+  constexpr const char* kNames[] = {"same_rack", "same_zone", "cross_zone", "cross_building", "all_to_all"};
+  for (std::uint8_t i = 0; i < 5; ++i)
+    if (name == kNames[i]) return static_cast<ccl_lab::Reach>(i);
+  ccl_lab::check(Status(Code::config, "reach is '" + name + "', expected same_rack, same_zone, cross_zone, cross_building or all_to_all"));
   return ccl_lab::Reach::same_zone;
 }
 
@@ -54,14 +56,25 @@ nb::dict spread_of(const std::string& reach) {
   return dict;
 }
 
-void use_rdma(Engine& engine, const std::vector<Nic>& nics, int qps, std::uint64_t segment_bytes, std::uint32_t inflight,
-              const std::string& mode, const std::string& registration, int timeout, int retries) {
-  if (qps < 1 || qps > ccl_lab::kMostQueuePairs || inflight < 2 || inflight > 1024 || (mode != "dqplb" && mode != "spray") ||
-      timeout < 1 || timeout > 31 || retries < 0 || retries > 7)
+using Row = std::tuple<int, std::uint64_t, std::uint32_t, std::string>;  // queue pairs, segment, in flight, mode
+
+ccl_lab::Spread spread_of_row(const Row& row) {
+  const auto& [qps, segment_bytes, inflight, mode] = row;
+  if (qps < 1 || qps > ccl_lab::kMostQueuePairs || inflight < 2 || inflight > 1024 || (mode != "dqplb" && mode != "spray"))
+    ccl_lab::check(Status(Code::config, "use_rdma: a setting is out of range"));
+  return {segment_bytes, qps, inflight, mode == "spray" ? ccl_lab::SpreadMode::spray : ccl_lab::SpreadMode::dqplb};
+}
+
+void use_rdma(Engine& engine, const std::vector<Nic>& nics, const std::vector<Row>& classes, const std::vector<std::uint8_t>& class_of,
+              const Row& all_to_all, const std::string& registration, int timeout, int retries) {
+  if (timeout < 1 || timeout > 31 || retries < 0 || retries > 7 || class_of.empty() ||
+      std::any_of(class_of.begin(), class_of.end(), [&](std::uint8_t at) { return at >= classes.size(); }))
     ccl_lab::check(Status(Code::config, "use_rdma: a setting is out of range"));
   ccl_lab::VerbsOptions options;
   for (const auto& [device, port, gid_index] : nics) options.nics.push_back({device, static_cast<std::uint8_t>(port), gid_index});
-  options.spread = {segment_bytes, qps, inflight, mode == "spray" ? ccl_lab::SpreadMode::spray : ccl_lab::SpreadMode::dqplb};
+  for (const Row& row : classes) options.classes.push_back(spread_of_row(row));
+  options.class_of = class_of;
+  options.all_to_all = spread_of_row(all_to_all);
   options.registration = registration_of(registration);
   options.timeout = static_cast<std::uint8_t>(timeout);
   options.retries = static_cast<std::uint8_t>(retries);
@@ -76,6 +89,6 @@ void bind_rdma(nb::module_& m, nb::class_<Engine>& engine) {
   m.def("rdma_library", [] { ccl_lab::check(ccl_lab::verbs::open_library().status()); },
         "Loads libibverbs; UnsupportedError naming what is missing, of this machine or of this build.");
   m.def("rdma_spread", &spread_of, "reach"_a, "How puts are spread over queue pairs where this lies between two nodes.");
-  engine.def("use_rdma", &use_rdma, "nics"_a, nb::kw_only(), "qps"_a, "segment_bytes"_a, "inflight"_a, "mode"_a, "registration"_a,
-             "timeout"_a, "retries"_a, "NICs of this node are driven by verbs from the first connection on.");
+  engine.def("use_rdma", &use_rdma, "nics"_a, nb::kw_only(), "classes"_a, "class_of"_a, "all_to_all"_a, "registration"_a, "timeout"_a, "retries"_a,
+             "NICs of this node are driven by verbs from the first connection on.");
 }

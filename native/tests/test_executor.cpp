@@ -75,13 +75,20 @@ class Rank {
 
   Executor executor;
   std::vector<std::int32_t> ended;  // op ids, as they ended
+  std::vector<Traffic> traffic;     // of puts and gets, as they were posted
 
  private:
   void perform(const Post& post, std::vector<std::unique_ptr<Rank>>& all) {
     switch (post.kind) {
       case PostKind::ready: CHECK_OK(transport_.put(executor.ready_put_of(post))); return;
-      case PostKind::put: CHECK_OK(transport_.put(executor.put_of(post))); return;
-      case PostKind::get: CHECK_OK(transport_.get(executor.get_of(post))); return;
+      case PostKind::put:
+        traffic.push_back(executor.put_of(post).tag.traffic);
+        CHECK_OK(transport_.put(executor.put_of(post)));
+        return;
+      case PostKind::get:
+        traffic.push_back(executor.get_of(post).tag.traffic);
+        CHECK_OK(transport_.get(executor.get_of(post)));
+        return;
       case PostKind::ended: ended.push_back(executor.op(post).op_id); return;
       case PostKind::waited_ready: return;
       case PostKind::compute: completions_.push_back({post.cookie, Status()}); return;
@@ -188,6 +195,25 @@ TEST(gathers_are_right_in_every_interleaving) {
       for (const auto& rank : world.ranks) CHECK_OK(rank->executor.status());
       check_gathered(world, block, salt);
     }
+  }
+}
+
+TEST(transports_are_told_what_is_of_an_all_to_all) {
+  const auto told = [](Collective collective, bool gets) {
+    World world(3, 1);
+    for (int r = 0; r < 3; ++r) {
+      Columns columns = gets ? check::get_all_gather(r, 3, 100) : check::ring_all_gather(r, 3, 100);
+      columns.scalars.collective = collective;
+      CHECK_OK(world.ranks[static_cast<std::size_t>(r)]->start(columns));
+    }
+    CHECK(world.run());
+    CHECK(!world.ranks[0]->traffic.empty());
+    return world.ranks[0]->traffic;
+  };
+  for (const bool gets : {false, true}) {
+    for (const Collective collective : {Collective::all_to_all, Collective::all_to_allv})
+      for (const Traffic each : told(collective, gets)) CHECK(each == Traffic::all_to_all);
+    for (const Traffic each : told(Collective::all_gather, gets)) CHECK(each == Traffic::usual);
   }
 }
 

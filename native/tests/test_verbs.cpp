@@ -2,6 +2,8 @@
 //
 // Is: each rule of transport/verbs, one test each. Is not: real NICs (test_verbs_rig), nor what all transports promise
 // (test_conformance).
+#include <numeric>
+
 #include "conformance.hpp"
 
 using namespace ccl_lab;
@@ -60,6 +62,8 @@ TEST(defaults_by_what_lies_between_are_those_of_the_paper) {
   const Spread far = Spread::of(Reach::cross_zone);
   CHECK(far.segment_bytes == 1024 * 1024 && far.queue_pairs == 16 && far.inflight_max == 128 && far.mode == SpreadMode::spray);
   CHECK_EQ(Spread::of(Reach::all_to_all).queue_pairs, 4);
+  CHECK_EQ(Spread::of(Reach::same_rack).segment_bytes, near.segment_bytes);
+  CHECK(Spread::of(Reach::cross_building).mode == far.mode);
   Spread even;
   even.segment_bytes = 0;
   even.queue_pairs = 4;
@@ -151,6 +155,79 @@ TEST(sprayed_puts_are_told_of_once_when_all_is_there) {
   CHECK(ranks.completed(0, 1));
   CHECK_EQ(ranks.signals(1).value(0, 3), 1u);
   CHECK_EQ(ranks.wire().imms.front(), kNotifyBit | (ranks.wire().imms.front() & kSequenceMask));
+}
+
+// Queue pairs that carried bytes since `from`, and how many writes each had.
+static std::map<std::uint32_t, int> carried(MockVerbsMesh& mesh, std::size_t from) {
+  std::map<std::uint32_t, int> by_pair;
+  for (std::size_t i = from; i < mesh.wire().used.size(); ++i)
+    if ((mesh.wire().imms[i] & kAckBit) == 0) ++by_pair[mesh.wire().used[i]];
+  return by_pair;
+}
+
+static int segments_of(const std::map<std::uint32_t, int>& by_pair) {
+  return std::accumulate(by_pair.begin(), by_pair.end(), 0, [](int sum, const auto& each) { return sum + each.second; });
+}
+
+TEST(each_peer_is_reached_as_its_class_says) {
+  VerbsOptions options = small_verbs();
+  options.classes = {{64 * 1024, 2, 8, SpreadMode::dqplb}, {128 * 1024, 5, 8, SpreadMode::dqplb}, {256 * 1024, 3, 8, SpreadMode::spray}};
+  options.class_of = {0, 0, 1, 2};
+  MockVerbsMesh mesh(4, 1, options, 1);
+  for (int peer = 1; peer < 4; ++peer) {
+    const std::size_t before = mesh.wire().used.size();
+    mesh.wire().plain_writes = 0;
+    CHECK_OK(mesh.transport(0).put(put_to(peer, mesh.memory(0), 1 << 20)));
+    CHECK(mesh.completed(0, static_cast<std::size_t>(peer)));
+    CHECK(std::memcmp(mesh.memory(0), mesh.memory(peer), 1 << 20) == 0);
+    const std::map<std::uint32_t, int> by_pair = carried(mesh, before);
+    if (peer == 3) {
+      CHECK_EQ(mesh.wire().plain_writes, std::uint64_t{4});
+      CHECK_EQ(by_pair.size(), std::size_t{1});  // it is told of once
+    } else {
+      CHECK_EQ(segments_of(by_pair), peer == 1 ? 16 : 8);
+      CHECK_EQ(by_pair.size(), std::size_t{2});  // the end with fewer says how many: rank 0 is of class 0, of two
+    }
+  }
+}
+
+TEST(an_all_to_all_has_a_spread_of_its_own_on_the_same_path) {
+  VerbsOptions options = small_verbs();
+  options.all_to_all = Spread{128 * 1024, 2, 3, SpreadMode::dqplb};
+  Ranks ranks(options);
+  ranks.warm_up();
+  for (std::size_t done = 0; const Traffic traffic : {Traffic::all_to_all, Traffic::usual, Traffic::all_to_all}) {
+    const std::size_t before = ranks.wire().used.size();
+    Put put = make_put(1, ranks.memory(0), 1 << 20, 1);
+    put.tag.traffic = traffic;
+    CHECK_OK(ranks.transport(0).put(put));
+    if (traffic == Traffic::all_to_all) {  // no more of it under way than its own limit, though the path has room
+      ranks.wire().held = true;
+      for (int i = 0; i < 10; ++i) ranks.poll();
+      CHECK_EQ(ranks.wire().used.size() - before, std::size_t{2 * 3});
+      ranks.wire().held = false;
+    }
+    CHECK(ranks.completed(0, ++done));
+    CHECK_EQ(carried(ranks, before).size(), traffic == Traffic::all_to_all ? std::size_t{2} : std::size_t{4});
+    CHECK_EQ(segments_of(carried(ranks, before)), traffic == Traffic::all_to_all ? 8 : 16);
+  }
+  CHECK(std::memcmp(ranks.memory(0), ranks.memory(1), 1 << 20) == 0);
+}
+
+TEST(a_path_has_queue_pairs_for_the_larger_of_its_two_spreads) {
+  VerbsOptions options = small_verbs();
+  options.all_to_all = Spread{64 * 1024, 6, 8, SpreadMode::spray};
+  Ranks ranks(options);
+  ranks.warm_up();
+  CHECK_EQ(ranks.wire().pairs.size(), std::size_t{2 * (6 + 1)});  // and one for control at each end
+  Put put = make_put(1, ranks.memory(0), 1 << 20, 1);
+  put.tag.traffic = Traffic::all_to_all;
+  CHECK_OK(ranks.transport(0).put(put));
+  CHECK(ranks.completed(0, 1) && ranks.wire().plain_writes == 16);
+  CHECK_OK(ranks.transport(0).put(make_put(1, ranks.memory(0), 1 << 20, 2)));
+  CHECK(ranks.completed(0, 2));
+  CHECK_EQ(ranks.wire().plain_writes, std::uint64_t{16 + 1});  // what it says of itself
+  CHECK_EQ(ranks.signals(1).value(0, 3), 2u);
 }
 
 TEST(confirmed_puts_complete_in_order_and_never_before_they_landed) {

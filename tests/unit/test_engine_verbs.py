@@ -6,20 +6,33 @@ import pytest
 
 from ccl_lab import _core
 from ccl_lab.engine import verbs
-from ccl_lab.engine.hosts import _nics_with_addresses
+from ccl_lab.engine.hosts import _nics_with_addresses, topology_of
 from ccl_lab.engine.member import Options
+from ccl_lab.engine.reach import reaches_of
 from ccl_lab.errors import ConfigError, UnsupportedError, UsageError
+from ccl_lab.topo import Topology
 from ccl_lab.topo.discover import Machine, Nic, RdmaDevice
+from ccl_lab.topo.network import Level
 
 DEVICES = [["mlx5_0", 1, 3], ["mlx5_1", 1, 3]]
 
 
-def test_settings_are_a_row_of_the_table_with_what_was_said_instead() -> None:
-    assert verbs.settings_of("") == verbs.Settings(16, 512 << 10, 128, "dqplb", "lazy", -1, 16, 6)
-    assert verbs.settings_of("reach=cross_zone")[:4] == (16, 1 << 20, 128, "spray")
-    assert verbs.settings_of("reach=all_to_all")[:4] == (4, 1 << 20, 128, "spray")
-    assert verbs.settings_of(" qps=3, segment=64KiB,mode=spray,register=async,gid=5 ")[:6] == (3, 64 << 10, 128, "spray", "async", 5)
-    assert verbs.settings_of("segment=0").segment_bytes == 0
+NEAR, FAR, TO_ALL = (16, 512 << 10, 128, "dqplb"), (16, 1 << 20, 128, "spray"), (4, 1 << 20, 128, "spray")
+
+
+def test_settings_are_the_table_with_what_was_said_instead() -> None:
+    assert verbs.settings_of("") == verbs.Settings((NEAR, NEAR, FAR, FAR, TO_ALL), "", "lazy", -1, 16, 6)
+    said = verbs.settings_of(" qps=3, segment=64KiB,mode=spray,register=async,gid=5 ")
+    assert set(said.spreads) == {(3, 64 << 10, 128, "spray")} and said[2:4] == ("async", 5)
+    assert verbs.settings_of("segment=0").spread("same_rack").segment_bytes == 0
+
+
+def test_a_word_of_one_class_beats_the_same_of_all_and_touches_no_other() -> None:
+    said = verbs.settings_of("cross_zone.segment=2MiB,qps=8,all_to_all.qps=2,same_rack.inflight=9,cross_building.mode=dqplb")
+    assert said.spreads == (
+        (8, 512 << 10, 9, "dqplb"), (8, 512 << 10, 128, "dqplb"), (8, 2 << 20, 128, "spray"), (8, 1 << 20, 128, "dqplb"),
+        (2, 1 << 20, 128, "spray"),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -27,7 +40,11 @@ def test_settings_are_a_row_of_the_table_with_what_was_said_instead() -> None:
     [
         ("qps", "no setting"), ("speed=9", "no setting"), ("qps=0", "1 to 64"), ("qps=65", "1 to 64"), ("qps=-1", "1 to 64"),
         ("qps=two", "1 to 64"), ("inflight=1", "2 to 1024"), ("mode=fast", "dqplb, spray"), ("register=on", "off, lazy, async, eager"),
-        ("reach=moon", "same_zone"), ("segment=much", "segment"), ("gid=256", "0 to 255"), ("retries=8", "0 to 7"),
+        ("reach=moon", "same_zone"), ("moon.qps=4", "no setting"), ("cross_zone.gid=1", "no setting"),
+        ("cross_zone.qps=65", "cross_zone.qps is '65'"),
+        ("all_to_all.segment=much", "all_to_all.segment"),
+        ("cross_zone.mode=fast", "cross_zone.mode is 'fast'"),
+        ("segment=much", "segment"), ("gid=256", "0 to 255"), ("retries=8", "0 to 7"),
     ],
 )  # fmt: skip
 def test_settings_that_cannot_be_are_named(text: str, word: str) -> None:
@@ -56,12 +73,71 @@ def test_a_card_says_why_there_is_no_rdma_here() -> None:
     assert isinstance(said, str) and "192.0.2.1" in said
 
 
-def test_explained_in_two_lines() -> None:
-    options = Options()
-    assert verbs.explain(options, verbs.Decision(None, "all ranks are on one node")) == (
-        "inside a node: shared memory\nbetween nodes: tcp (all ranks are on one node)"
+def _hosts(*places: str, ranks: int = 2) -> Topology:
+    """A job on hosts at these places, `ranks` of it on each."""
+    cards = [
+        {"host": f"boot{k}", "name": f"host{k}", "nics": [("eth0", 100.0), ("eth1", 100.0)], "place": place}
+        for k, place in enumerate(places)
+        for _ in range(ranks)
+    ]
+    return topology_of(cards, [("eth0", 100.0, "10.0.0.1"), ("eth1", 100.0, "10.0.0.2")])[0]
+
+
+SPREAD_OUT = ("b1/z1/r1", "b1/z1/r1", "b1/z1/r2", "b1/z2/r1", "b2/z1/r1")
+
+
+def test_the_class_of_two_nodes_is_the_tier_at_which_their_places_meet() -> None:
+    topology = _hosts(*SPREAD_OUT)
+    names = [[reach.name for reach in verbs.settings_of("").reaches(topology, rank)] for rank in range(10)]
+    assert names[0][2::2] == ["same_rack", "same_zone", "cross_zone", "cross_building"]
+    assert names[9][:8:2] == ["cross_building"] * 4 and names[6][4] == "cross_zone"
+    assert all(names[a][b] == names[b][a] for a in range(10) for b in range(10))
+    assert [reach.name for reach in verbs.settings_of("").reaches(_hosts("r1", "r1", "r2"), 0)][2::2] == ["same_rack", "same_zone"]
+
+
+def test_without_places_all_are_in_one_zone_and_reach_says_otherwise() -> None:
+    topology = _hosts("", "", "")
+    assert topology.network is None
+    assert {reach.name for reach in verbs.settings_of("").reaches(topology, 0)} == {"same_zone"}
+    assert {reach.name for reach in verbs.settings_of("reach=cross_zone").reaches(_hosts(*SPREAD_OUT), 0)} == {"cross_zone"}
+
+
+@pytest.mark.parametrize(
+    ("places", "word"), [(("z1/r1", ""), "host1 is ''"), (("z1/r1", "r1"), "equally many"), (("a/b/c/d", "a/b/c/d"), "building/zone/rack"),
+                         (("z1//r1", "z1/r1"), "host host0")],
+)  # fmt: skip
+def test_places_that_do_not_go_together_are_named(places: tuple[str, ...], word: str) -> None:
+    with pytest.raises(ConfigError, match=word):
+        _hosts(*places)
+
+
+def test_tiers_of_other_names_are_judged_by_what_they_carry() -> None:
+    def classes(*levels: Level) -> list[str]:
+        topology = Topology.cluster(nodes=8, gpus_per_node=1, emulated=False).with_network(*levels)
+        return [reach.name for reach in verbs.settings_of("").reaches(topology, 0)][1:]
+
+    assert classes(Level("leaf", nodes=2), Level("spine")) == ["same_rack"] + ["same_zone"] * 6
+    narrow = Level("pod", nodes=4, oversubscription=3)
+    assert classes(Level("leaf", nodes=2), narrow, Level("core")) == ["same_rack", "same_zone", "same_zone"] + ["cross_zone"] * 4
+    preset = Topology.preset("llama3_24k", nodes=4)
+    assert {reach.name for reach in reaches_of(preset, 0)} <= {"same_rack", "same_zone", "cross_zone"}
+
+
+def test_explained_a_line_each_with_what_was_chosen_for_whom_and_why() -> None:
+    topology, options = _hosts(*SPREAD_OUT), Options(rdma=verbs.settings_of("cross_zone.qps=5"))
+    assert verbs.explain(options, verbs.Decision(None, "no card"), topology, 0) == (
+        "inside a node: shared memory\nbetween nodes: tcp (no card)"
     )
-    assert "16 queue pairs" in verbs.explain(options, verbs.decide("auto", [DEVICES], 0))
+    lines = verbs.explain(options, verbs.decide("auto", [DEVICES] * 10, 0), topology, 6).splitlines()
+    assert lines[1].startswith("between nodes: verbs (every NIC") and lines[1].endswith("registration lazy")
+    assert lines[2:] == [
+        "  cross_zone, 3 nodes from here (they meet at their building): 5 queue pairs for each pair of NICs, segments of 1048576 bytes, "
+        "128 in flight on each, spray",
+        "  cross_building, 1 node from here (they meet at their region): 16 queue pairs for each pair of NICs, segments of 1048576 bytes, "
+        "128 in flight on each, spray",
+        "  all_to_all, to any (many send to one at a time): 4 queue pairs for each pair of NICs, segments of 1048576 bytes, "
+        "128 in flight on each, spray",
+    ]
 
 
 def test_what_the_core_is_told_is_judged() -> None:

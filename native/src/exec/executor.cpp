@@ -383,9 +383,17 @@ Put Executor::put_of(const Post& post) const {
   put.signal = op.sig_channel;
   put.urgent = op.awaited;
   put.cookie = post.cookie;
-  put.tag.op_id = op.op_id;
-  put.tag.channel = op.channel;
+  put.tag = tag_of(op);
   return put;
+}
+
+Tag Executor::tag_of(const Op& op) const {
+  Tag tag;
+  tag.op_id = op.op_id;
+  tag.channel = op.channel;
+  const Collective collective = program_->identity().collective;
+  if (collective == Collective::all_to_all || collective == Collective::all_to_allv) tag.traffic = Traffic::all_to_all;
+  return tag;
 }
 
 Put Executor::ready_put_of(const Post& post) const {
@@ -414,8 +422,7 @@ Get Executor::get_of(const Post& post) const {
   get.nbytes = op.nbytes;
   get.source = remote(source.slot, source.buffer, source.offset);
   get.cookie = post.cookie;
-  get.tag.op_id = op.op_id;
-  get.tag.channel = op.channel;
+  get.tag = tag_of(op);
   return get;
 }
 

@@ -175,6 +175,7 @@ class Executor {
   // Posts with their addresses.
   Put put_of(const Post& post) const;
   Put ready_put_of(const Post& post) const;
+  Tag tag_of(const Op& op) const;
   Get get_of(const Post& post) const;
   std::byte* own(Buffer buffer, std::uint64_t offset) const {
     return binding_.base[static_cast<std::size_t>(buffer)] + offset;

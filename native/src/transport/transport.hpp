@@ -60,11 +60,15 @@ class Receiver {
   virtual void landed(const Path& path, const Notice& notice) = 0;
 };
 
+// What an op belongs to, where a transport may move it in another way for that: an all_to_all meets many senders at a receiver.
+enum class Traffic : std::uint8_t { usual, all_to_all };
+
 // What an op is called in traces and errors.
 struct Tag {
   std::uint32_t coll_id = 0;
   std::int32_t op_id = -1;
   std::uint16_t channel = 0;
+  Traffic traffic = Traffic::usual;
 };
 
 struct Put {

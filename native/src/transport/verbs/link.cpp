@@ -23,8 +23,9 @@ std::uint32_t random_psn() {
 
 }  // namespace
 
-VerbsLink::VerbsLink(const VerbsContext& context, const Path& name, int fd, Adapter& adapter, Shaper shaper, SignalOrder& order)
-    : context_(context), name_(name), adapter_(adapter), shaper_(shaper), order_(order), aside_(fd),
+VerbsLink::VerbsLink(const VerbsContext& context, const Path& name, int fd, Adapter& adapter, Shaper shaper, SignalOrder& order,
+                     const PathSpread& spread)
+    : context_(context), name_(name), adapter_(adapter), shaper_(shaper), spread_(spread), order_(order), aside_(fd),
       number_(context.first_number), acked_(context.first_number), landed_(context.first_number) {}
 
 VerbsLink::~VerbsLink() {
@@ -41,14 +42,14 @@ std::string VerbsLink::text() const {
 
 Status VerbsLink::make_pairs() {
   const verbs::Limits& limits = adapter_.device().limits();
-  const auto inflight = static_cast<int>(context_.spread.inflight_max);
+  const auto inflight = static_cast<int>(std::max(spread_.usual.inflight_max, spread_.all_to_all.inflight_max));
   verbs::QueuePairSize size;
   size.sends = std::min(2 * inflight + 2, limits.work_requests);  // a notice and the bytes
   size.receives = std::min(2 * inflight, limits.work_requests);
   size.inline_bytes = kInlineBytes;
   receives_ = size.receives;
   inflight_max_ = static_cast<std::uint32_t>(std::min(inflight, (size.sends - 2) / 2));
-  const int n = context_.spread.queue_pairs + 1;
+  const int n = std::max(spread_.usual.queue_pairs, spread_.all_to_all.queue_pairs) + 1;
   const int depth = n * (size.sends + size.receives);
   if (limits.completions > 0 && depth > limits.completions)
     return Status(Code::connect, std::to_string(n) + " queue pairs of " + std::to_string(inflight) + " segments need " +

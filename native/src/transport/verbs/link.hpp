@@ -14,7 +14,7 @@
 //   immediate ─► number ─► in order (InOrder) ─► slot of that number read ─► signal raised │ receiver told ─► ack owed
 //
 // Invariants
-//  - A queue pair of data has at most inflight_max segments, and never more than the peer has receives for: its NIC is never
+//  - A queue pair of data has at most inflight_max segments (of the spread of the put, where a path has two), and never more than the peer has receives for: its NIC is never
 //    without. Acknowledgements, on the one for control, may have to wait for a peer whose software is slow.
 //  - Bytes before their notice before their immediate: they go over one queue pair, which keeps the order; and a number
 //    fires only when every lower one has arrived, whatever queue pairs they took.
@@ -53,7 +53,6 @@ struct VerbsContext {
   SpanWriter* trace = nullptr;
   Receiver* receiver = nullptr;
   std::uint32_t first_number = 0;  // of segments and signals
-  Spread spread;
   std::uint8_t timeout = 16;       // of a packet, see verbs::Connect
   std::uint8_t retries = 6;
 };
@@ -86,7 +85,8 @@ class VerbsLink {
   static constexpr std::int64_t kAckDelayNs = 200'000;
 
   // Takes over `fd`. `order`: of the signals of this peer, over all its links.
-  VerbsLink(const VerbsContext& context, const Path& name, int fd, Adapter& adapter, Shaper shaper, SignalOrder& order);
+  VerbsLink(const VerbsContext& context, const Path& name, int fd, Adapter& adapter, Shaper shaper, SignalOrder& order,
+            const PathSpread& spread);
   ~VerbsLink();
   VerbsLink(const VerbsLink&) = delete;
   VerbsLink& operator=(const VerbsLink&) = delete;
@@ -218,7 +218,9 @@ class VerbsLink {
   std::uint32_t add(const Item& item);
   Pair& control() { return pairs_.back(); }
   int n_data() const { return static_cast<int>(pairs_.size()) - 1; }
-  bool room(const Pair& pair, bool numbered) const;
+  const Spread& spread_of(const Item& item) const { return item.tag.traffic == Traffic::all_to_all ? spread_.all_to_all : spread_.usual; }
+  bool room(const Pair& pair, const Item& item, bool numbered) const;
+  int next_pair(const Item& item, bool numbered);
   void pump(std::int64_t now_ns, std::vector<Completion>& completions);
   bool cut_put(std::int64_t now_ns, std::vector<Completion>& completions);
   bool cut_get(std::int64_t now_ns, std::vector<Completion>& completions);
@@ -251,6 +253,7 @@ class VerbsLink {
   const Path name_;
   Adapter& adapter_;
   const Shaper shaper_;
+  const PathSpread spread_;
   SignalOrder& order_;
   Aside aside_;
   State state_ = State::greeting;

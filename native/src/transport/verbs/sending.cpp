@@ -34,7 +34,8 @@ void VerbsLink::post(const Put& put, std::uint32_t sequence) {
   item.tag = put.tag;
   item.confirmed = put.confirmed;
   item.urgent = put.urgent;
-  item.spray = context_.spread.mode == SpreadMode::spray && put.nbytes > context_.spread.segment_of(put.nbytes);
+  const Spread& spread = spread_of(item);
+  item.spray = spread.mode == SpreadMode::spray && put.nbytes > spread.segment_of(put.nbytes);
   puts_.push(add(item));
 }
 
@@ -107,8 +108,14 @@ bool VerbsLink::find_local(const Item& item, int inline_bytes, Ends& ends) {
 
 // ---- chains
 
-bool VerbsLink::room(const Pair& pair, bool numbered) const {
-  return pair.flights.size() < inflight_max_ && (!numbered || pair.unacked < peer_receives_);
+bool VerbsLink::room(const Pair& pair, const Item& item, bool numbered) const {
+  return pair.flights.size() < std::min(inflight_max_, spread_of(item).inflight_max) && (!numbered || pair.unacked < peer_receives_);
+}
+
+// The queue pair of data that takes the next segment of `item`; -1: none has room.
+int VerbsLink::next_pair(const Item& item, bool numbered) {
+  const int n = std::min(spread_of(item).queue_pairs, n_data());
+  return turn_.next(n, [&](int i) { return room(pairs_[static_cast<std::size_t>(i)], item, numbered); });
 }
 
 void VerbsLink::chain(Pair& pair, std::span<const verbs::Send> sends, const Flight& flight) {
@@ -215,12 +222,12 @@ bool VerbsLink::cut_put(std::int64_t now_ns, std::vector<Completion>& completion
   if (number_ - acked_ >= kWindow) return false;
   if (refuse_unreachable(puts_, completions)) return true;
   Ends ends;
-  ends.nbytes = std::min(item.nbytes - item.cut, context_.spread.segment_of(item.nbytes));
+  ends.nbytes = std::min(item.nbytes - item.cut, spread_of(item).segment_of(item.nbytes));
   if (item.nbytes > 0 && !find_remote(item, ends)) return false;
   if (item.spray && control().unacked >= peer_receives_ / 2) return false;  // the other half is for acknowledgements
   // Small ones do not queue behind bulk, and are rung for together.
-  const bool fast = item.cut == 0 && ends.nbytes == item.nbytes && n_large_ == 0 && room(pairs_[0], true);
-  const int chosen = fast ? 0 : turn_.next(n_data(), [&](int i) { return room(pairs_[static_cast<std::size_t>(i)], !item.spray); });
+  const bool fast = item.cut == 0 && ends.nbytes == item.nbytes && n_large_ == 0 && room(pairs_[0], item, true);
+  const int chosen = fast ? 0 : next_pair(item, !item.spray);
   if (chosen < 0) return false;
   Pair& pair = pairs_[static_cast<std::size_t>(chosen)];
   if (item.nbytes > 0 && !find_local(item, pair.pair->inline_bytes, ends)) return false;
@@ -239,7 +246,7 @@ bool VerbsLink::cut_put(std::int64_t now_ns, std::vector<Completion>& completion
 bool VerbsLink::tell_sprayed(std::int64_t now_ns) {
   const std::uint32_t at = sprayed_.front();
   Item& item = items_[at];
-  if (item.open > 1 || !room(control(), false)) return false;
+  if (item.open > 1 || control().flights.size() >= inflight_max_) return false;
   Pair& pair = control();
   verbs::Send send;
   const bool tells = item.tells();
@@ -264,9 +271,9 @@ bool VerbsLink::cut_get(std::int64_t now_ns, std::vector<Completion>& completion
     return true;
   }
   Ends ends;
-  ends.nbytes = std::min(item.nbytes - item.cut, context_.spread.segment_of(item.nbytes));
+  ends.nbytes = std::min(item.nbytes - item.cut, spread_of(item).segment_of(item.nbytes));
   if (!find_remote(item, ends)) return false;
-  const int chosen = turn_.next(n_data(), [&](int i) { return room(pairs_[static_cast<std::size_t>(i)], false); });
+  const int chosen = next_pair(item, false);
   if (chosen < 0 || !find_local(item, 0, ends)) return false;
   verbs::Send send;
   send.opcode = verbs::Opcode::read;

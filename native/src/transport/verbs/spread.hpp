@@ -39,7 +39,7 @@ constexpr std::uint32_t widen(std::uint32_t imm, std::uint32_t near) {
 enum class SpreadMode : std::uint8_t { dqplb, spray };
 
 // What lies between two nodes, or what an algorithm says it needs.
-enum class Reach : std::uint8_t { same_zone, cross_zone, all_to_all };
+enum class Reach : std::uint8_t { same_rack, same_zone, cross_zone, cross_building, all_to_all };
 
 struct Spread {
   std::uint64_t segment_bytes = 512 * 1024;  // 0: a put is split evenly over the queue pairs
@@ -50,7 +50,7 @@ struct Spread {
   // Product of the three: about the bandwidth-delay product of the path, or more.
   static Spread of(Reach reach) {
     Spread spread;
-    if (reach == Reach::same_zone) return spread;
+    if (reach == Reach::same_rack || reach == Reach::same_zone) return spread;
     spread.segment_bytes = 1024 * 1024;
     spread.mode = SpreadMode::spray;
     if (reach == Reach::all_to_all) spread.queue_pairs = 4;
@@ -63,6 +63,12 @@ struct Spread {
     const auto n = static_cast<std::uint64_t>(queue_pairs);
     return std::max<std::uint64_t>((nbytes + n - 1) / n, 1);
   }
+};
+
+// Of one path: how its puts are spread, and those of an all_to_all. A path has queue pairs for the larger of the two.
+struct PathSpread {
+  Spread usual;
+  Spread all_to_all;
 };
 
 // Round robin over those with room: a faster queue pair frees its room sooner, and so carries more.

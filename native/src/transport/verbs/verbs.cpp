@@ -43,7 +43,6 @@ VerbsTransport::VerbsTransport(int rank, SignalTable signals, std::span<NicShape
   context_.signals = signals;
   context_.trace = trace;
   context_.first_number = options_.first_number;
-  context_.spread = options_.spread;
   context_.timeout = options_.timeout;
   context_.retries = options_.retries;
 }
@@ -69,6 +68,12 @@ Status VerbsTransport::check_connection(const Path& name, std::uint16_t index, s
   if (index != 0) return Status(Code::usage, "its index is " + std::to_string(index) + ", expected 0: one socket joins two NICs");
   if (find(name) != nullptr) return Status(Code::usage, "there is one already");
   return {};
+}
+
+PathSpread VerbsTransport::spread_to(std::int32_t peer) const {
+  const auto at = static_cast<std::size_t>(peer);
+  const Spread& usual = at < options_.class_of.size() ? options_.classes[options_.class_of[at]] : options_.spread;
+  return {usual, options_.all_to_all.value_or(usual)};
 }
 
 Result<Adapter*> VerbsTransport::open(std::uint16_t nic) {
@@ -111,7 +116,7 @@ Status VerbsTransport::add_connection(std::int32_t peer, std::uint16_t nic, std:
   Peer& to = peers_[static_cast<std::size_t>(peer)];
   if (to.order == nullptr) to.order = std::make_unique<SignalOrder>(context_.signals.n_channels(), context_.first_number);
   const Shaper shaper = nic < nics_.size() ? Shaper(&nics_[nic]) : Shaper();
-  auto link = std::make_unique<Link>(context_, name, fd, *adapter.value(), shaper, *to.order);
+  auto link = std::make_unique<Link>(context_, name, fd, *adapter.value(), shaper, *to.order, spread_to(name.peer));
   if (const Status status = link->verbs.open(); !status.ok()) return refuse(status);
   if (const Status status = poller_.add(fd, &link->watch); !status.ok()) return refuse(status);
   to.links.push_back(link.get());

@@ -18,6 +18,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -30,7 +31,10 @@ namespace ccl_lab {
 
 struct VerbsOptions {
   std::vector<verbs::Nic> nics;     // by NIC of this node; without a device: not to be used
-  Spread spread;
+  Spread spread;                    // where nothing else is said of the peer
+  std::vector<Spread> classes;      // of peers, by what lies between
+  std::vector<std::uint8_t> class_of;      // by rank: which of `classes`; empty: all as `spread`
+  std::optional<Spread> all_to_all; // for such traffic, whatever lies between; none: as everything
   Registration registration = Registration::lazy;
   std::uint64_t chunk_bytes = 4 << 20;
   std::uint8_t timeout = 16;        // of a packet: 4.096 us * 2^timeout, and
@@ -86,8 +90,9 @@ class VerbsTransport final : public NicTransport {
     Watch watches[3];
   };
   struct Link {
-    Link(const VerbsContext& context, const Path& name, int fd, Adapter& adapter, Shaper shaper, SignalOrder& order)
-        : verbs(context, name, fd, adapter, shaper, order), watch{Source::aside, &verbs, name.nic} {}
+    Link(const VerbsContext& context, const Path& name, int fd, Adapter& adapter, Shaper shaper, SignalOrder& order,
+         const PathSpread& spread)
+        : verbs(context, name, fd, adapter, shaper, order, spread), watch{Source::aside, &verbs, name.nic} {}
     VerbsLink verbs;
     Watch watch;
   };
@@ -103,6 +108,7 @@ class VerbsTransport final : public NicTransport {
 
   Status check_connection(const Path& name, std::uint16_t index, std::uint16_t epoch) const;
   Result<Adapter*> open(std::uint16_t nic);
+  PathSpread spread_to(std::int32_t peer) const;
   Link* find(const Path& name) const;
   Result<Link*> choose(std::int32_t peer, std::uint16_t nic, std::uint16_t peer_nic, const Tag& tag) const;
   void look();
