@@ -138,7 +138,8 @@ def record(seconds: float, interval_s: float = 0.1, root: Root = "/") -> Trace:
     """What every port carries over `seconds`, as a Trace: a span per port, direction and interval. `.heatmap()` draws it.
 
     Ports that count bytes are the NICs of one node, in the order of `ports()`; meta["counted"] names them and says what is counted.
-    A reading that misses a port's counters adds nothing: the span of the next one reaches back over it. Blocks for `seconds`. Raises UsageError where no port counts bytes, or for no time.
+    A reading that misses a port's counters adds nothing: the span of the next one reaches back over it. Blocks for `seconds`.
+    Raises UsageError where no port counts bytes, or for no time.
     """
     interval_s, seconds = _checked_interval(interval_s, "interval_s"), _checked_interval(seconds, "seconds")
     held = ports(root)
