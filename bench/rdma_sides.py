@@ -112,13 +112,24 @@ def engine(meeting: Meeting, rails: Sequence[int], nbytes: int, transfers: int) 
 
 
 def all_reduce(meeting: Meeting, rails: Sequence[int], nbytes: int, transfers: int) -> float:
-    """Sums of `nbytes` for each NIC, which a machine sends once and receives once, all started at once."""
+    """Sums of `nbytes` for each NIC, which a machine sends once and receives once, all started at once, in IN_TURN buffers in turn."""
+    return sums(rails, nbytes, transfers, IN_TURN)
+
+
+def all_reduce_in_place(meeting: Meeting, rails: Sequence[int], nbytes: int, transfers: int) -> float:
+    """The same in one buffer: each begins when the one before it has ended."""
+    return sums(rails, nbytes, transfers, 1)
+
+
+def sums(rails: Sequence[int], nbytes: int, transfers: int, n_buffers: int) -> float:
+    """Seconds of so many sums in so many buffers in turn."""
     gc.collect()
     with join(**settings_of(rails)) as comm:
-        memory = ccl.empty(len(rails) * nbytes // 4, "int32")
-        memory[:] = 0
-        comm.all_reduce(memory)
-        return all_at_once(comm, lambda _: comm.all_reduce(memory, async_op=True), transfers)
+        memory = [ccl.empty(len(rails) * nbytes // 4, "int32") for _ in range(n_buffers)]
+        for each in memory:
+            each[:] = 0
+            comm.all_reduce(each)
+        return all_at_once(comm, lambda i: comm.all_reduce(memory[i % n_buffers], async_op=True), transfers)
 
 
 def one_sided(meeting: Meeting, rails: Sequence[int], nbytes: int, transfers: int) -> float:
@@ -141,6 +152,7 @@ def one_sided(meeting: Meeting, rails: Sequence[int], nbytes: int, transfers: in
 SIDES: dict[str, Side] = {
     "ib_write_bw": write_bw, "ib_write_bw_yielding": yielding, "pyverbs": pyverbs, "transport": transport, "ccl_lab": engine,
     "one_sided": one_sided, "ib_write_bw_both_ways": both_ways, "all_reduce": all_reduce,
+    "all_reduce_in_place": all_reduce_in_place,
 }  # fmt: skip
 
 

@@ -54,6 +54,25 @@ TEST(what_changes_bytes_that_others_use_does_not_overlap) {
   CHECK(!clash(*work_on(0, at + kBytes), *work_on(1, at)));
 }
 
+TEST(runs_of_a_program_get_scratch_of_their_own) {
+  Result<RankSegment> segment = RankSegment::create(0, 2, {.n_signal_channels = 1, .n_nics = 1, .trace_spans = 64, .arena_bytes = 2 * Scratch::kShared});
+  CHECK_OK(segment.status());
+  const auto arena = std::make_shared<Arena>(std::make_shared<RankSegment>(std::move(segment).value()));
+  Scratch small, large;
+  std::vector<std::shared_ptr<Block>> taken;
+  for (std::size_t i = 0; i < Scratch::kMost; ++i) {
+    taken.push_back(small.take(*arena, kBytes).value());
+    for (std::size_t k = 0; k < i; ++k) CHECK(taken[k] != taken[i]);
+  }
+  CHECK(small.take(*arena, kBytes).value() == taken[0]);  // more than may overlap share, in turn
+  CHECK(small.take(*arena, kBytes).value() == taken[1]);
+  const Block* const third = taken[2].get();
+  taken[2].reset();
+  CHECK(small.take(*arena, kBytes).value().get() == third);  // free again
+  const std::shared_ptr<Block> one = large.take(*arena, Scratch::kShared).value();
+  CHECK(large.take(*arena, Scratch::kShared).value() == one);
+}
+
 // Its counters, slots and an executor's way to post are those of a peer that does nothing.
 class Alone {
  public:

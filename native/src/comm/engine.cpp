@@ -274,14 +274,10 @@ Status Engine::bind(LoadedProgram& loaded, BufferView input, BufferView output, 
     return {};
   }
   if (program.bytes(Buffer::scratch) > 0) {
-    const std::lock_guard lock(scratch_mutex_);
-    if (loaded.scratch == nullptr) {
-      Result<std::shared_ptr<Block>> scratch = arena_->allocate(program.bytes(Buffer::scratch));
-      if (!scratch.ok()) return scratch.status();
-      loaded.scratch = std::move(scratch).value();
-    }
-    base[2] = loaded.scratch->data();
-    memory[2] = loaded.scratch;
+    Result<std::shared_ptr<Block>> scratch = loaded.scratch.take(*arena_, program.bytes(Buffer::scratch));
+    if (!scratch.ok()) return scratch.status();
+    memory[2] = std::move(scratch).value();
+    base[2] = memory[2]->data();
   }
   for (std::size_t b = 0; b < kBufferCount; ++b) {
     const std::uint64_t nbytes = program.bytes(static_cast<Buffer>(b));

@@ -182,7 +182,6 @@ class Engine {
   std::shared_ptr<Pool> works_;
   std::shared_ptr<std::atomic<std::int64_t>> n_programs_;
   std::atomic<std::uint64_t> links_version_{1};
-  std::mutex scratch_mutex_;
   std::unique_ptr<Driver> driver_;
 };
 

@@ -352,9 +352,9 @@ void Progress::record_end(const Work& work, const Status& status) {
   record(work, Track::control, 0, SpanKind::collective, nullptr, -1, work.begin_ns(), now_ns_, how);
 }
 
-void Progress::hold(Work& work) {
-  for (std::shared_ptr<Block>& block : work.take_memory())
-    if (block != nullptr) held_.push_back(std::move(block));
+void Progress::hold(const Work& work) {
+  for (const std::shared_ptr<Block>& block : work.memory())
+    if (block != nullptr) held_.push_back(block);
 }
 
 // What runs has ended well. Those before it end first.

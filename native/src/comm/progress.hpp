@@ -96,7 +96,7 @@ class Progress {
   void end(std::shared_ptr<Work> work, Status status);
   void end_current();
   void fail_current(const Status& reason);
-  void hold(Work& work);
+  void hold(const Work& work);
   void linger();
   Status deadline_passed(const Run& run) const;
   void record(const Work& work, Track track, std::uint16_t index, SpanKind kind, const Op* op, std::int32_t peer, std::int64_t begin_ns,

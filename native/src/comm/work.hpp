@@ -29,6 +29,7 @@
 #include "base/status.hpp"
 #include "comm/arena.hpp"
 #include "comm/goal.hpp"
+#include "comm/scratch.hpp"
 #include "comm/stream.hpp"
 #include "exec/exchange.hpp"
 #include "exec/executor.hpp"
@@ -40,7 +41,7 @@ namespace ccl_lab {
 // A compiled program and what this engine keeps for it.
 struct LoadedProgram {
   Program program;
-  std::shared_ptr<Block> scratch;              // taken at the first start
+  Scratch scratch;
   std::atomic<std::uint64_t> links_version{0};  // the version of the links for which all its peers were connected
 
   // Where the node layer runs what the program says: the collective, without its buffers.
@@ -92,7 +93,7 @@ class Work final : public Goal {
   // Where it computes; else null.
   Stream* stream() const { return stream_.get(); }
   // Null where it has no SCRATCH.
-  const std::shared_ptr<Block>& scratch() const { return program_->scratch; }
+  const std::shared_ptr<Block>& scratch() const { return memory_[static_cast<std::size_t>(Buffer::scratch)]; }
 
   // For whoever drives.
   const Program& program() const { return exchange_.exchange == nullptr ? program_->program : exchange_.exchange->program(); }
@@ -129,7 +130,7 @@ class Work final : public Goal {
   void begin(std::int64_t now_ns) { begin_ns_.store(now_ns, std::memory_order_relaxed); }
   void end(std::int64_t now_ns, Status status);
   // The blocks, for those who must hold them longer than this.
-  Memory take_memory() { return std::move(memory_); }
+  const Memory& memory() const { return memory_; }
 
  private:
   static constexpr double kLongestS = 1e9;
