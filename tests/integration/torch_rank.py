@@ -49,16 +49,16 @@ def main() -> None:
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a case prints is not an answer
     torch.set_num_threads(1)
-    faulthandler.dump_traceback_later(80)  # where it hangs, if it does
+    faulthandler.dump_traceback_later(160)  # where it hangs, if it does
     spec = importlib.util.spec_from_file_location("cases", path)
     cases = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(cases)
-    wait = datetime.timedelta(seconds=60)
+    wait = datetime.timedelta(seconds=120)
     dist.init_process_group("ccl_lab", init_method=f"file://{store}", rank=rank, world_size=size, timeout=wait)
     context = Context(rank, size, dist.group.WORLD, dist.new_group(backend="gloo", timeout=wait), store)
     faulthandler.cancel_dump_traceback_later()
     for line in sys.stdin:
-        faulthandler.dump_traceback_later(80)
+        faulthandler.dump_traceback_later(160)
         try:
             getattr(cases, json.loads(line)["case"])(context)
             error = None

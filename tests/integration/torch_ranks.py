@@ -40,7 +40,7 @@ class TorchRanks:
             for rank in range(size)
         ]
 
-    def run(self, case: str, seconds: float = 100) -> None:
+    def run(self, case: str, seconds: float = 200) -> None:
         """AssertionError with the traceback of each rank on which it failed, or which did not answer."""
         for process in self._ranks:
             process.stdin.write(json.dumps({"case": case}) + "\n")
