@@ -127,6 +127,13 @@ def _words(name: str, values: np.ndarray) -> np.ndarray:
     return np.array([str(label(name, v)) for v in values.tolist()], object) if name in ENUMS else values
 
 
+def _in_us(top: Table) -> Table:
+    """The same narrow enough for a cell of a notebook: durations, and how much later and longer, in µs."""
+    columns = {name: top[name] for name in ("rank", "op_id", "track", "kind", "peer", "step", "nbytes")}
+    times = {"a_us": "duration_a_ns", "b_us": "duration_b_ns", "later_us": "begin_delta_ns", "longer_us": "duration_delta_ns"}
+    return Table(top.title, columns | {name: np.round(top[column] / 1e3, 1) for name, column in times.items()})
+
+
 @dataclass(frozen=True, repr=False)
 class TraceDiff:
     """What changed from trace `a` to trace `b`.
@@ -187,7 +194,7 @@ class TraceDiff:
         return views.draw("trace_diff", self, **options)
 
     def __repr__(self) -> str:
-        return f"{self.summary()}\n{self.top(5).text()}"
+        return f"{self.summary()}\n{_in_us(self.top(5)).text()}"
 
     def _repr_html_(self) -> str:
         from html import escape

@@ -184,7 +184,8 @@ def test_diff_finds_what_changed():
     assert "wait op" in change.summary() and "of rank 2 took 7 µs longer" in change.summary()
     assert change.per_rank()["waiting_delta_ns"].tolist() == [0, 0, 14_000, 0]
     json.dumps(change.to_dict())
-    assert repr(change) and "<table>" in change._repr_html_()
+    assert "longer_us" in repr(change) and max(map(len, repr(change).splitlines())) <= 100, "fits a cell of a notebook"
+    assert "<table>" in change._repr_html_()
 
 
 def test_diff_joins_by_op_rank_and_track_over_repeats_and_clocks():
