@@ -39,13 +39,22 @@ def moved(program: Path) -> list[dict]:
 
 @pytest.mark.parametrize("case", sorted(LIMITS["instructions"]))
 def test_instructions_of_a_small_message(program: Path, case: str) -> None:
+    _instructions_are_within(program, case, LIMITS["instructions"][case])
+
+
+def _instructions_are_within(program: Path, case: str, limit: float) -> None:
     if not shutil.which("valgrind"):
         pytest.skip("valgrind is not installed (Debian: apt install valgrind)")
     found = costs.instructions(str(program), [case])[case]
-    limit = LIMITS["instructions"][case]
     assert found <= limit, f"{case} takes {found:.0f} instructions, at most {limit} are allowed"
     # A limit far above what is needed guards nothing.
     assert found >= 0.6 * limit, f"{case} takes only {found:.0f} instructions: lower its limit of {limit}"
+
+
+@pytest.mark.parametrize("case", sorted(LIMITS["messages"]))
+def test_instructions_of_messages_between_nodes(case: str) -> None:
+    program = build("ccl_lab_bench_messages") / "bench/ccl_lab_bench_messages"
+    _instructions_are_within(program, case, LIMITS["messages"][case])
 
 
 @pytest.mark.parametrize("memory", ["registered", "plain"])
