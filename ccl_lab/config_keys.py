@@ -25,7 +25,7 @@ KEYS = (
     Key('CCL_LAB_NICS', 'str', '', 'comma-separated names or addresses of the NICs to use; empty: all that are up'),
     Key('CCL_LAB_PLACE', 'str', '', 'where this host stands, as rack, zone/rack or building/zone/rack; RDMA is set by what lies between two hosts'),
     Key('CCL_LAB_CONNECTIONS', 'int', '2', 'TCP connections between each pair of NICs; bytes go to whichever has room'),
-    Key('CCL_LAB_RDMA', 'str', '', 'settings of verbs, as in qps=4,all_to_all.segment=1MiB: reach, qps, segment, inflight, mode, register, gid, timeout, retries'),
+    Key('CCL_LAB_RDMA', 'str', '', 'settings of verbs, as in qps=4,all_to_all.segment=1MiB: reach, qps, segment, inflight, mode, register, gpu, gid, timeout, retries'),
     Key('CCL_LAB_FAILOVER', 'str', 'on', 'on: what a lost NIC carried goes over the others, in the middle of a collective; off: the collective ends in an error'),
     Key('CCL_LAB_TRACE_SPANS', 'int', '65536', 'spans a rank keeps in its ring before new ones are dropped and counted; 0 switches tracing off'),
     Key('CCL_LAB_REGISTER', 'str', 'explicit', 'explicit: peers use in place what empty() gave or register() was told; auto: ordinary buffers of large messages too, when they come again'),

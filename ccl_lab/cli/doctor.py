@@ -24,7 +24,7 @@ from .. import config
 from ..errors import CclError
 from ..units import format_size
 from .arguments import add_json, print_result
-from .doctor_gpu import check_gpu_kernels, check_gpus
+from .doctor_gpu import check_gpu_direct, check_gpu_kernels, check_gpus
 from .doctor_rdma import check_libibverbs, check_memlock, check_pyverbs, check_rdma
 from .finding import Finding
 
@@ -173,6 +173,7 @@ CHECKS: tuple[Callable[[], Finding], ...] = (
     check_pyverbs,
     check_gpus,
     check_gpu_kernels,
+    check_gpu_direct,
     check_keys,
     lambda: check_package("numpy", "everything", "pip install numpy"),
     lambda: check_package("jupyterlab", "ccl-lab lab", "pip install 'ccl-lab[lab]'"),

@@ -66,6 +66,30 @@ def check_gpus(library: str | None = None) -> Finding:
     return Finding("GPU", usable, found, NEEDED_FOR, "; ".join(problems))
 
 
+def _lacks(gpu: dict[str, Any]) -> str:
+    if not gpu["dma_buf"]:
+        how = "open kernel modules of a driver for CUDA 11.7 or newer, Linux 5.12 or newer"
+        return f"GPU {gpu['ordinal']} has no dma-bufs: {how}"
+    return "" if gpu["flushes"] else f"GPU {gpu['ordinal']} does not say how what NICs write becomes visible to it: a newer driver"
+
+
+def check_gpu_direct(library: str | None = None, root: str = "/") -> Finding:
+    """Whether GPUs have dma-bufs and RDMA devices take them. library, root: of the driver, of /sys, for tests."""
+    name, needed_for = "GPUDirect", "arrays on a GPU between nodes without pinned memory (docs/cuda.md)"
+    try:
+        from ..engine import devices, verbs
+        from ..rdma import devices as nics
+
+        gpus, found = devices.driver(library)["gpus"], [nic.name for nic in nics(root)]
+    except (CclError, ImportError) as error:
+        return Finding(name, False, "no GPU", needed_for, str(error))
+    if not gpus or not found:
+        return Finding(name, False, "no GPU" if not gpus else "no RDMA device", needed_for, "a GPU and an RDMA NIC")
+    lacks = [why for why in [*map(_lacks, gpus), *map(verbs.refuses_dma_bufs, found)] if why]
+    said = f"dma-bufs of {sum(not _lacks(gpu) for gpu in gpus)} of {len(gpus)} GPUs, taken by {', '.join(found)}"
+    return Finding(name, not lacks, said if not lacks else "not from here", needed_for, "; ".join(lacks))
+
+
 def check_gpu_kernels() -> Finding:
     """The reduction kernels that this build carries, and nvcc."""
     try:

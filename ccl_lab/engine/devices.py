@@ -198,7 +198,10 @@ class Devices:
             member = self._member
             why = "the ranks are on several nodes" if member.topology.n_nodes > 1 else f"transport is {member.options.transport!r}"
             how = "through pinned memory of the host, then as arrays of the host"
-            return f"arrays on a GPU: staged ({how}; {why}; driver for CUDA {about['version']})"
+            if not self.staged.direct.why_not():
+                how = f"reductions, and what is not direct, {how}"
+            way = "staged" if self.staged.direct.why_not() else "direct"
+            return f"arrays on a GPU: {way} ({self.staged.direct.explain()}; {how}; {why}; driver for CUDA {about['version']})"
         gpu = "" if self._session is None else f", here GPU {self._session.ordinal}"
         how = f"copy engines, flags by stream memory operations; driver for CUDA {about['version']}, kernels {kernels() or 'none'}"
         return f"arrays on a GPU: cuda{gpu} ({how})"

@@ -77,17 +77,19 @@ class HeldStream:
 
     def run(
         self, stream: int, into_host: Sequence[tuple[DeviceArray, int, str]], from_host: Sequence[tuple[DeviceArray, int, str]],
-        pinned: Sequence[np.ndarray], start: Callable[[Any], Any], keep: Any,
+        pinned: Sequence[np.ndarray], start: Callable[[Any], Any], keep: Any, kept: Sequence[tuple[int, int, int, str]] = (),
+        by_nics: bool = False,
     ) -> int:  # fmt: skip
         """Copies to the host, `start(stall)`, which starts a work of the engine, and copies back, all in the order of `stream`: its number.
 
-        Each copy: an array of the GPU, an address in pinned memory, and what it is, for errors.
+        Each copy: an array of the GPU, an address in pinned memory, and what it is, for errors. kept: copies on the GPU before the
+        start, (to, from, bytes, what). by_nics: NICs read or write arrays of the GPU meanwhile.
         """
         copies = [[(array.address, address, array.nbytes, what) for array, address, what in each] for each in (into_host, from_host)]
         with self._lock:
             number = -1  # of a run that failed: its memory is in use until the stage is closed
             try:
-                hold = self.native.hold(*copies, stream)
+                hold = self.native.hold(*copies, stream, list(kept), by_nics)
                 try:
                     start(hold)
                 except BaseException as error:
@@ -98,6 +100,12 @@ class HeldStream:
             finally:
                 self._running.append((number, list(pinned), (keep, into_host, from_host)))
         return number
+
+    def quiet(self) -> bool:
+        """True where no run is under way, nor may still use what it was given."""
+        with self._lock:
+            self._collect()
+            return not self._running
 
     def _collect(self) -> None:
         """Pinned memory of runs that have ended is free again."""

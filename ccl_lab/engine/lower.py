@@ -33,14 +33,16 @@ def plan_hash(schedule: Schedule, layout: Layout, redop: str, without: Mask = ()
 
 
 def lower(
-    schedule: Schedule, layout: Layout, rank: int, topology: Topology, redop: str, fused: bool = False, without: Mask = ()
-) -> dict[str, Any]:
-    """Arrays for `Engine.compile` of `rank`; fused: see `fusible`; without: NICs that `topology` lacks because they are lost.
+    schedule: Schedule, layout: Layout, rank: int, topology: Topology, redop: str, fused: bool = False, without: Mask = (),
+    keeps: bool = True,
+) -> dict[str, Any]:  # fmt: skip
+    """Arrays for `Engine.compile` of `rank`; fused: see `fusible`; without: NICs that `topology` lacks because they are lost; keeps:
+    with its copies, which somebody else makes before it begins where it is False (direct.py).
 
     Cost: a few numpy passes over the op table.
     """
     ops, item = schedule.ops, layout.itemsize
-    mine = np.flatnonzero(ops.rank == rank)
+    mine = np.flatnonzero((ops.rank == rank) & (keeps | (ops.kind != Kind.copy)))
     peer, channel = ops.peer[mine], ops.channel[mine]
     target = np.where((ops.kind[mine] == Kind.put) & (peer >= 0), peer, rank)
     nic, peer_nic = nics_of(topology, rank, np.where(peer >= 0, peer, rank), channel)

@@ -187,6 +187,7 @@ class Member:
             "listen": self._acceptor.addresses if self._acceptor else [],
             "rdma": self._rdma_card(),
         }
+        card["gpu_direct"] = verbs.direct_card(card["rdma"], self.options.rdma)
         turn, seconds = self._generation, self.options.start_timeout_s
         suffix = "" if turn is None else f"-{turn}"
         cards = self.spoke.gather(f"join{suffix}", card, seconds, turn=turn)
@@ -196,6 +197,7 @@ class Member:
                 self.engine.attach_peer(int(peer), cards[peer]["pid"], cards[peer]["segment_fd"])
         self._shape_nics()
         self.between_nodes = self._choose_rails([card["rdma"] for card in cards])
+        self.not_direct = verbs.decide_direct(self.between_nodes, [card["gpu_direct"] for card in cards], node_of.tolist())
         self._repair = self._open_repair() if self._addresses and self.options.failover else None
         messages = self._repair.card if self._repair else []
         messages = self.spoke.gather(f"attached{suffix}", messages, seconds, turn=turn)
@@ -272,22 +274,22 @@ class Member:
             log.info("a connection came too late, or too early: %s", error)  # its path failed meanwhile; both ends try again
 
     def program(
-        self, schedule: Schedule, layout: Layout, redop: str, fused: bool | None = None, without: Mask = ()
+        self, schedule: Schedule, layout: Layout, redop: str, fused: bool | None = None, without: Mask = (), keeps: bool = True
     ) -> Any:
         """The compiled program of this rank, with every connection it needs. fused: the node layer runs it as one
-        collective; the same on all ranks; None: where it may. without: lost NICs, for which it was planned."""
+        collective; the same on all ranks; None: where it may. without: lost NICs, for which it was planned. keeps: see `lower`."""
         topology = self.topology.without(*without) if without else self.topology
         if fused is None:
             fused = fusible(schedule, self.topology)
         fused = fused and self.engine.node_complete
-        key = (plan_hash(schedule, layout, redop, without), layout.dtype, fused)
+        key = (plan_hash(schedule, layout, redop, without), layout.dtype, fused, keeps)
         found = self._programs.get(key)
         if found is None:
             if schedule.n_ranks != self.topology.n_ranks:
                 raise ShapeError(
                     f"schedule for {schedule.n_ranks} ranks on {self.topology.n_ranks}: plan it for this topology."
                 )
-            arrays = lower(schedule, layout, self.rank, topology, redop, fused, without)
+            arrays = lower(schedule, layout, self.rank, topology, redop, fused, without, keeps)
             found = (
                 self.engine.compile(arrays),
                 [] if fused else self._links(schedule, topology),

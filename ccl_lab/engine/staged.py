@@ -1,9 +1,10 @@
 """Collectives on arrays of a GPU that the host runs: where ranks share no memory, and where sizes are read on the way.
 
 Is: device memory to pinned memory, the collective of the host over its rails, and back, in the order of the user's stream
-(NCCLX, arXiv 2510.20171: host-driven collectives behind a stall flag). Is not: the way within a node (devices.py), nor the streams
-(held.py). Invariants: results are bit for bit those of the host's collectives; a call returns when it is enqueued; calls are run in
-the order in which they were made, among those on arrays of the host too, which therefore wait for the streams of those before them.
+(NCCLX, arXiv 2510.20171: host-driven collectives behind a stall flag); or the same without the copies, where NICs reach the arrays
+(direct.py). Is not: the way within a node (devices.py), nor the streams (held.py). Invariants: results are bit for bit those of the
+host's collectives; a call returns when it is enqueued; calls are run in the order in which they were made, among those on arrays of
+the host too, which therefore wait for the streams of those before them.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from ..errors import CclError, DtypeError, UsageError
 from ..ir import Schedule, collectives
 from . import device_arrays, exchange
 from .device_arrays import DeviceArray
+from .direct import Direct, Way
 from .held import HeldStream
 from .shapes import layout_of, message_nbytes
 
@@ -40,6 +42,7 @@ class Staged:
         self._made, self._library = made, library
         self._plans: OrderedDict[tuple[Any, ...], Schedule] = OrderedDict()
         self._held: HeldStream | None = None
+        self.direct = Direct(member, library)
         self._coll_id = 0
 
     @property
@@ -53,7 +56,7 @@ class Staged:
         self, collective: str, source: Any, target: Any, *, redop: str, root: int, peer: int, counts: Any, algorithm: str, timeout: Any,
         async_op: bool,
     ) -> Any:  # fmt: skip
-        """As `Devices.call`. Cost: each message is copied twice on this rank, and pinned as often."""
+        """As `Devices.call`. Cost: each message is copied twice on this rank, and pinned as often; not at all where NICs reach it."""
         member = self._member
         some = source if source is not None else target
         dtype = collectives.dtype_name(some.dtype)
@@ -61,8 +64,32 @@ class Staged:
         nbytes = message_nbytes(collective, member.rank, size, source, target, dtype=dtype, root=root, peer=peer, counts=counts)
         schedule = self._schedule(collective, nbytes, algorithm, dtype, redop, root, peer, counts)
         layout = layout_of(schedule, member.rank, source, target, counts)
-        program = member.program(schedule, layout, redop, fused=False)
         held = self._open(some)
+        way = self._way(held, schedule, layout, source, target, some.ordinal or 0)
+        program = member.program(schedule, layout, redop, fused=False, keeps=way is None)
+        move = self._by_nics if way is not None else self._through_host
+        number = move(held, program, schedule, source, target, some.stream, self._seconds(timeout), way)
+        result = None if target is None else target.owner
+        return self._made(self, number, result, f"{collective} #{self._coll_id} on rank {member.rank}") if async_op else result
+
+    def _way(self, held: HeldStream, schedule: Schedule, layout: Any, source: Any, target: Any, ordinal: int) -> Way | None:
+        try:
+            return self.direct.way(schedule, layout, source, target, ordinal, held.quiet())
+        except CclError as error:
+            raise self._told(error) from error
+
+    def _by_nics(
+        self, held: HeldStream, program: Any, schedule: Schedule, source: Any, target: Any, stream: int, seconds: float, way: Way
+    ) -> int:
+        def start(hold: Any) -> Any:
+            return self._member.engine.start(program, *way.views, coll_id=self._coll_id, timeout_s=seconds, stall=hold)
+
+        return self._run(held, stream, (), (), (), start, (source, target), way.kept, True)
+
+    def _through_host(
+        self, held: HeldStream, program: Any, schedule: Schedule, source: Any, target: Any, stream: int, seconds: float, _: None
+    ) -> int:
+        member = self._member
         into_host, from_host, pinned = [], [], []
         views: list[np.ndarray | None] = []
         for name, array in (("x", source), ("out", target)):
@@ -79,11 +106,9 @@ class Staged:
                 into_host.append((source if source is not None and schedule.in_place else array, memory.ctypes.data, what))
 
         def start(hold: Any) -> Any:
-            return member.engine.start(program, *views, coll_id=self._coll_id, timeout_s=self._seconds(timeout), stall=hold)
+            return member.engine.start(program, *views, coll_id=self._coll_id, timeout_s=seconds, stall=hold)
 
-        number = self._run(held, some.stream, into_host, from_host, pinned, start, (source, target, views))
-        result = None if target is None else target.owner
-        return self._made(self, number, result, f"{collective} #{self._coll_id} on rank {member.rank}") if async_op else result
+        return self._run(held, stream, into_host, from_host, pinned, start, (source, target, views))
 
     def _schedule(
         self, collective: str, nbytes: int, algorithm: str, dtype: str, redop: str, root: int, peer: int, counts: np.ndarray | None
@@ -208,13 +233,14 @@ class Staged:
 
     def memory(self) -> dict[str, int]:
         """Bytes of the host that are pinned for it."""
-        return {} if self._held is None else {"pinned_bytes": int(self.session.pinned_bytes)}
+        return {} if self._held is None else {"pinned_bytes": int(self.session.pinned_bytes), **self.direct.memory()}
 
     def close(self) -> None:
         """Waits for what is on the stream, and gives everything back; the next call begins anew."""
         held, self._held = self._held, None
         if held is not None:
             held.close()
+        self.direct.close()
 
 
 def _apart(what: str, others: str, rank: int) -> UsageError:

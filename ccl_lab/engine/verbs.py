@@ -22,7 +22,8 @@ REGISTRATIONS = ("off", "lazy", "async", "eager")
 ALL_TO_ALL = "all_to_all"
 REACHES = (*CLASSES, ALL_TO_ALL)
 OF_A_SPREAD = ("qps", "segment", "inflight", "mode")
-OF_THE_JOB = ("reach", "register", "gid", "timeout", "retries")
+OF_THE_JOB = ("reach", "register", "gpu", "gid", "timeout", "retries")
+FROM_GPUS = ("direct", "pinned")
 MAX_QPS, MAX_INFLIGHT = 64, 1024
 
 
@@ -48,6 +49,7 @@ class Settings(NamedTuple):
     gid: int = -1  # index; -1: the one that has the NIC's address
     timeout: int = 16
     retries: int = 6
+    gpu: str = "direct"  # what NICs do with arrays on a GPU
 
     def spread(self, reach: str) -> Spread:
         """Of one of REACHES."""
@@ -87,6 +89,7 @@ def settings_of(text: str) -> Settings:
         spreads=tuple(_spread(words, reach) for reach in REACHES),
         reach=_one_of(words, "reach", "", REACHES),
         register=_one_of(words, "register", "lazy", REGISTRATIONS),
+        gpu=_one_of(words, "gpu", "direct", FROM_GPUS),
         gid=_number(words, "gid", -1, 0, 255),
         timeout=_number(words, "timeout", 16, 1, 31),
         retries=_number(words, "retries", 6, 0, 7),
@@ -152,6 +155,40 @@ def decide(transport: str, cards: list[list[Any] | str], rank: int) -> Decision:
         return Decision(None, f"rank {at}: {each}")
     own = [(str(device), int(port), int(gid)) for device, port, gid in cards[rank]]
     return Decision(own, f"every NIC of all {len(cards)} ranks is an RDMA device; here {', '.join(nic[0] for nic in own)}")
+
+
+def refuses_dma_bufs(device: str) -> str:
+    """Why memory of GPUs cannot be registered with an RDMA device; empty where it can."""
+    try:
+        _core.rdma_takes_dma_bufs(device)
+    except CclError as error:
+        return str(error)
+    return ""
+
+
+def direct_card(found: list[Any] | str, settings: Settings) -> str:
+    """What this rank tells the others: why its NICs cannot read and write memory of GPUs; empty where they can. found: its `card`."""
+    if isinstance(found, str):
+        return ""  # no verbs, which says it all
+    if settings.gpu == "pinned":
+        return "CCL_LAB_RDMA says gpu=pinned"
+    for nic, (device, *_) in enumerate(found):
+        if why := refuses_dma_bufs(str(device)):
+            return f"NIC {nic}: {why}"
+    return ""
+
+
+def decide_direct(decision: Decision, cards: list[str], node_of: list[int]) -> str:
+    """Why NICs do not read and write arrays on a GPU in this job, from what all ranks said; empty where they may. The same everywhere."""
+    if decision.nics is None:
+        return "what goes between nodes goes over sockets"
+    for rank, why in enumerate(cards):
+        if why:
+            return f"rank {rank}: {why}"
+    for rank, node in enumerate(node_of):
+        if (first := node_of.index(node)) != rank:
+            return f"ranks {first} and {rank} share a node, within which the host copies"
+    return ""
 
 
 def explain(options: Any, decision: Decision, topology: Topology, rank: int) -> str:

@@ -53,6 +53,8 @@ nb::dict about(const std::string& library) {
     gpu["copy_engines"] = device.copy_engines;
     gpu["stream_memory_ops"] = device.stream_memory_ops;
     gpu["posix_handles"] = device.posix_handles;
+    gpu["dma_buf"] = device.dma_buf;
+    gpu["flushes"] = device.rdma_ordering >= cuda::kRdmaOrderedForOwner || device.host_flush || device.stream_flush;
     nb::list reach;
     for (const cuda::DeviceInfo& peer : devices) {
       int can = peer.ordinal == device.ordinal ? 1 : 0;

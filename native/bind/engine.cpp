@@ -168,6 +168,7 @@ class Lent {
  public:
   Lent(nb::handle object, bool writable) {
     if (object.is_none()) return;
+    if (nb::try_cast(object, on_device_)) return;
     if (PyObject_GetBuffer(object.ptr(), &buffer_, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE) != 0) throw nb::python_error();
     lent_ = true;
   }
@@ -177,11 +178,12 @@ class Lent {
     if (lent_) PyBuffer_Release(&buffer_);
   }
   BufferView view() const {
-    return lent_ ? BufferView{buffer_.buf, static_cast<std::uint64_t>(buffer_.len)} : BufferView{};
+    return lent_ ? BufferView{buffer_.buf, static_cast<std::uint64_t>(buffer_.len)} : on_device_;
   }
 
  private:
   Py_buffer buffer_{};
+  BufferView on_device_;  // memory of a GPU, which whoever starts the run keeps
   bool lent_ = false;
 };
 

@@ -88,6 +88,16 @@ void bind_rdma(nb::module_& m, nb::class_<Engine>& engine) {
         "(device, port, index of the GID) of the RDMA NIC that has this address; UnsupportedError, with what there is, where none has.");
   m.def("rdma_library", [] { ccl_lab::check(ccl_lab::verbs::open_library().status()); },
         "Loads libibverbs; UnsupportedError naming what is missing, of this machine or of this build.");
+  m.def("rdma_takes_dma_bufs",
+        [](const std::string& device) {
+          ccl_lab::released([&]() -> Status {
+            const auto driver = ccl_lab::verbs::open_library();
+            if (!driver.ok()) return driver.status();
+            const auto opened = driver.value()->open(device);
+            return opened.ok() ? opened.value()->takes_dma_bufs() : opened.status();
+          });
+        },
+        "device"_a, "Whether memory of GPUs can be registered with an RDMA device; UnsupportedError with what is missing where it cannot.");
   m.def("rdma_spread", &spread_of, "reach"_a, "How puts are spread over queue pairs where this lies between two nodes.");
   engine.def("use_rdma", &use_rdma, "nics"_a, nb::kw_only(), "classes"_a, "class_of"_a, "all_to_all"_a, "registration"_a, "timeout"_a, "retries"_a,
              "NICs of this node are driven by verbs from the first connection on.");

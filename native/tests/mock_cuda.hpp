@@ -30,6 +30,12 @@ struct Options {
   int driver_version = 12040;
   std::uint64_t memory_bytes = std::uint64_t{1} << 32;
   std::uint64_t seed = 1;
+  bool hidden = false;               // memory of devices is nowhere the host could touch: whoever does ends the process
+  std::uint64_t skew = 0;            // where in its first page an allocation begins; not with `legacy_ipc` off
+  bool dma_buf = true;               // memory has dma-bufs
+  int rdma_ordering = 0;             // of what NICs write: none until it is flushed,
+  int rdma_flushes = 1;              // by the host,
+  bool stream_flush = false;         // or by waits
   bool processes = false;            // there are real ones, and a thread that keeps the streams going
 };
 

@@ -65,6 +65,10 @@ CuResult device_attribute(int* value, int attribute, CuDevice) {
     case kCapabilityMinor: *value = 0; break;
     case kMultiprocessors: *value = 2; break;
     case kStreamMemoryOps64: *value = machine().options.stream_memory_ops; break;
+    case kDmaBufSupported: *value = machine().options.dma_buf; break;
+    case kRdmaWritesOrdering: *value = machine().options.rdma_ordering; break;
+    case kRdmaFlushOptions: *value = machine().options.rdma_flushes; break;
+    case kCanFlushRemoteWrites: *value = machine().options.stream_flush; break;
     default: *value = 1;
   }
   return kSuccess;
@@ -112,6 +116,11 @@ CuResult context_pop(CuContext* context) {
   *context = current.back();
   current.pop_back();
   return kSuccess;
+}
+
+CuResult flush_remote_writes(int target, int scope) {
+  CCL_MOCK_ENTER("cuFlushGPUDirectRDMAWrites");
+  return current.empty() ? kInvalidContext : target == kFlushTargetContext && scope == kFlushToAll ? kSuccess : kInvalidValue;
 }
 
 CuResult module_load(CuModule* module, const void* image) {
@@ -283,6 +292,7 @@ void fill_devices(Api& api) {
   api.context_release = context_release;
   api.context_push = context_push;
   api.context_pop = context_pop;
+  api.flush_remote_writes = flush_remote_writes;
   api.module_load = module_load;
   api.module_unload = module_unload;
   api.module_function = module_function;

@@ -1,4 +1,5 @@
 // Memory of the mock: allocations, CUDA IPC, the mapping API, pages of the host; see mock_cuda.hpp.
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -22,6 +23,7 @@ Range* Process::at(DevicePtr address) {
 
 namespace {
 
+constexpr std::uint64_t kPage = 4096;
 constexpr DevicePtr kHostShift = DevicePtr{1} << 60;  // registered pages have another address on the device
 
 // What a CUDA IPC handle holds in the mock.
@@ -88,11 +90,13 @@ CuResult memory_allocate(DevicePtr* memory, std::size_t size) {
     *memory = reinterpret_cast<DevicePtr>(place);
     return add_parts(*memory, whole, device);
   }
-  std::shared_ptr<Backing> backing = make_backing(size, device);
-  std::byte* const data = backing ? map_fd(backing->fd, size) : nullptr;
+  const std::uint64_t skew = machine().options.skew;
+  std::shared_ptr<Backing> backing = make_backing(size + skew, device);
+  std::byte* const data = backing ? map_fd(backing->fd, size + skew) : nullptr;
   if (data == nullptr) return kOutOfMemory;
-  *memory = reinterpret_cast<DevicePtr>(data);
-  here().ranges[*memory] = {RangeKind::memory, *memory, size, data, device, backing->id, backing, true, true, 1};
+  void* const shown = machine().options.hidden ? ::mmap(nullptr, size + skew, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) : data;
+  *memory = reinterpret_cast<DevicePtr>(shown) + skew;
+  here().ranges[*memory] = {RangeKind::memory, *memory, size, data + skew, device, backing->id, backing, true, true, 1};
   return kSuccess;
 }
 CuResult memory_free(DevicePtr memory) {
@@ -106,7 +110,9 @@ CuResult memory_free(DevicePtr memory) {
     const DevicePtr next = range->base + range->size;
     const bool parts = range->kind == RangeKind::part;
     machine().memory_used -= range->size;
-    ::munmap(range->data, range->size);
+    const std::uint64_t skew = reinterpret_cast<std::uintptr_t>(range->data) % kPage;
+    if (reinterpret_cast<DevicePtr>(range->data) != range->base) ::munmap(reinterpret_cast<void*>(range->base - skew), range->size + skew);
+    ::munmap(range->data - skew, range->size + skew);
     here().ranges.erase(range->base);
     range = parts ? here().at(next) : nullptr;
   }
@@ -157,6 +163,20 @@ CuResult host_device_pointer(DevicePtr* address, void* data, unsigned) {
   CCL_MOCK_ENTER("cuMemHostGetDevicePointer_v2");
   *address = reinterpret_cast<DevicePtr>(data) + kHostShift;
   return here().ranges.contains(*address) ? kSuccess : kInvalidValue;
+}
+
+// The file behind an allocation stands for its dma-buf: the mock of a NIC maps it.
+CuResult range_handle(void* handle, DevicePtr address, std::size_t size, int kind, unsigned long long flags) {
+  CCL_MOCK_ENTER("cuMemGetHandleForAddressRange");
+  if (kind != kRangeDmaBuf || flags != 0 || address % kPage != 0 || size % kPage != 0 || size == 0) return kInvalidValue;
+  const auto next = here().ranges.upper_bound(address + kPage - 1);
+  Range* const range = next == here().ranges.begin() ? nullptr : &std::prev(next)->second;
+  if (range == nullptr || range->backing == nullptr || !machine().options.dma_buf) return kNotSupported;
+  const DevicePtr begin = range->base / kPage * kPage, end = (range->base + range->size + kPage - 1) / kPage * kPage;
+  if (address != begin || address + size > end) return kNotSupported;  // of several files there is none
+  const int fd = ::fcntl(range->backing->fd, F_DUPFD_CLOEXEC, 0);
+  std::memcpy(handle, &fd, sizeof fd);
+  return fd < 0 ? kOperatingSystem : kSuccess;
 }
 
 CuResult ipc_export(CuIpcHandle* handle, DevicePtr address) {
@@ -315,6 +335,7 @@ void fill_memory(Api& api) {
   api.memory_free = memory_free;
   api.memory_range = memory_range;
   api.pointer_attribute = pointer_attribute;
+  api.range_handle = range_handle;
   api.host_register = host_register;
   api.host_unregister = host_unregister;
   api.host_device_pointer = host_device_pointer;

@@ -95,8 +95,9 @@ CuResult stream_write(CuStream stream, DevicePtr address, std::uint64_t value, u
   CCL_MOCK_ENTER("cuStreamWriteValue64_v2");
   return memory_op(stream, address, value, Task::write);
 }
-CuResult stream_wait(CuStream stream, DevicePtr address, std::uint64_t value, unsigned) {
+CuResult stream_wait(CuStream stream, DevicePtr address, std::uint64_t value, unsigned flags) {
   CCL_MOCK_ENTER("cuStreamWaitValue64_v2");
+  if ((flags & kWaitFlush) != 0 && !machine().options.stream_flush) return kNotSupported;
   return memory_op(stream, address, value, Task::wait);
 }
 CuResult stream_capturing(CuStream stream, int* status) {

@@ -22,6 +22,7 @@ void start() {
     options.n_devices = devices != nullptr ? std::atoi(devices) : 2;
     options.legacy_ipc = std::getenv("MOCK_MAPPING_API") == nullptr;
     options.stream_memory_ops = std::getenv("MOCK_NO_STREAM_OPS") == nullptr;
+    options.dma_buf = std::getenv("MOCK_NO_DMA_BUF") == nullptr;
     options.processes = true;
     gpu::start(options);
     std::thread([] {
@@ -62,6 +63,8 @@ CCL_MOCK_EXPORT cuMemFree_v2(DevicePtr a0) { return api().memory_free(a0); }
 CCL_MOCK_EXPORT cuMemcpyAsync(DevicePtr a0, DevicePtr a1, std::size_t a2, CuStream a3) { return api().memory_copy(a0, a1, a2, a3); }
 CCL_MOCK_EXPORT cuMemGetAddressRange_v2(DevicePtr* a0, std::size_t* a1, DevicePtr a2) { return api().memory_range(a0, a1, a2); }
 CCL_MOCK_EXPORT cuPointerGetAttribute(void* a0, int a1, DevicePtr a2) { return api().pointer_attribute(a0, a1, a2); }
+CCL_MOCK_EXPORT cuMemGetHandleForAddressRange(void* a0, DevicePtr a1, std::size_t a2, int a3, unsigned long long a4) { return api().range_handle(a0, a1, a2, a3, a4); }
+CCL_MOCK_EXPORT cuFlushGPUDirectRDMAWrites(int a0, int a1) { return api().flush_remote_writes(a0, a1); }
 CCL_MOCK_EXPORT cuMemHostRegister_v2(void* a0, std::size_t a1, unsigned a2) { return api().host_register(a0, a1, a2); }
 CCL_MOCK_EXPORT cuMemHostUnregister(void* a0) { return api().host_unregister(a0); }
 CCL_MOCK_EXPORT cuMemHostGetDevicePointer_v2(DevicePtr* a0, void* a1, unsigned a2) { return api().host_device_pointer(a0, a1, a2); }

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -48,10 +49,14 @@ struct MockFabric {
   std::uint64_t most_memory = UINT64_MAX;    // that can be registered
   std::uint64_t memory = 0;
   int inline_bytes = 220;
+  std::string no_dma_bufs;                   // why the devices take none
+  std::uint64_t most_dma_buf = UINT64_MAX;   // of one
+  int dma_bufs = 0;                          // that are registered
   std::map<std::uint32_t, MockPair*> pairs;  // by number
   struct Range {
     std::byte* base = nullptr;
     std::uint64_t size = 0;
+    std::uint64_t iova = 0;                  // how requests name its first byte
   };
   mutable std::mutex registering;            // of memory: transports register on a thread of their own, too
   std::map<std::uint32_t, Range> memories;   // by key
@@ -68,7 +73,7 @@ struct MockFabric {
     const std::lock_guard lock(registering);
     const auto found = memories.find(key);
     if (found == memories.end() || revoked.contains(key)) return nullptr;
-    const auto base = reinterpret_cast<std::uintptr_t>(found->second.base);
+    const std::uint64_t base = found->second.iova;
     if (at < base || at - base > found->second.size || nbytes > found->second.size - (at - base)) return nullptr;
     return found->second.base + (at - base);
   }
@@ -109,7 +114,7 @@ class MockMemory final : public verbs::Memory {
   MockMemory(MockFabric& fabric, std::byte* base, std::uint64_t size) : fabric_(fabric), size_(size) {
     const std::lock_guard lock(fabric.registering);
     lkey = rkey = fabric.next_key++;
-    fabric.memories[lkey] = {base, size};
+    fabric.memories[lkey] = {base, size, reinterpret_cast<std::uintptr_t>(base)};
     fabric.memory += size;
   }
   ~MockMemory() override {
@@ -120,6 +125,28 @@ class MockMemory final : public verbs::Memory {
 
  private:
   MockFabric& fabric_;
+  std::uint64_t size_;
+};
+
+// What a NIC has of a dma-buf: a way of its own to the bytes, at no address that the host knows.
+class MockDmaBuf final : public verbs::Memory {
+ public:
+  MockDmaBuf(MockFabric& fabric, std::byte* own, std::uint64_t size, std::uint64_t iova) : fabric_(fabric), own_(own), size_(size) {
+    const std::lock_guard lock(fabric.registering);
+    lkey = rkey = fabric.next_key++;
+    fabric.memories[lkey] = {own, size, iova};
+    ++fabric.dma_bufs;
+  }
+  ~MockDmaBuf() override {
+    const std::lock_guard lock(fabric_.registering);
+    fabric_.memories.erase(lkey);
+    --fabric_.dma_bufs;
+    ::munmap(own_, size_);
+  }
+
+ private:
+  MockFabric& fabric_;
+  std::byte* own_;
   std::uint64_t size_;
 };
 
@@ -242,6 +269,16 @@ class MockDevice final : public verbs::Device {
   Result<std::unique_ptr<verbs::Memory>> register_memory(std::byte* base, std::uint64_t size) override {
     if (!fabric_.may_register(size)) return Status(Code::registration, "no memory is left to be locked: raise `ulimit -l`");
     return std::unique_ptr<verbs::Memory>(std::make_unique<MockMemory>(fabric_, base, size));
+  }
+  Status takes_dma_bufs() override {
+    return fabric_.no_dma_bufs.empty() ? Status() : Status(Code::unsupported, "RDMA device " + name_ + " takes no dma-bufs: " + fabric_.no_dma_bufs);
+  }
+  Result<std::unique_ptr<verbs::Memory>> register_dma_buf(int fd, std::uint64_t offset, std::uint64_t size, std::uint64_t iova) override {
+    if (Status status = takes_dma_bufs(); !status.ok()) return status;
+    void* const own = size > fabric_.most_dma_buf ? MAP_FAILED
+                                                  : ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(offset));
+    if (own == MAP_FAILED) return Status(Code::unsupported, "RDMA device " + name_ + " does not register a dma-buf of " + std::to_string(size) + " bytes");
+    return std::unique_ptr<verbs::Memory>(std::make_unique<MockDmaBuf>(fabric_, static_cast<std::byte*>(own), size, iova));
   }
   Result<std::unique_ptr<verbs::CompletionQueue>> make_completion_queue(int depth) override {
     return std::unique_ptr<verbs::CompletionQueue>(std::make_unique<MockQueue>(fabric_, completion_fd_, depth));

@@ -71,7 +71,7 @@ struct Rank {
 
   Result<std::shared_ptr<Hold>> hold() {
     const Staged in{x.get(), host->x.data(), kBytes, "x of rank 3"}, back{out.get(), host->out.data(), kBytes, "out of rank 3"};
-    return stage->hold({&in, 1}, {&back, 1}, user.get());
+    return stage->hold({{&in, 1}, {&back, 1}}, user.get());
   }
   void fill(unsigned char value) { std::memset(gpu::host_view(x.get()), value, kBytes); }
   bool holds(unsigned char value) const {
@@ -178,8 +178,8 @@ TEST(what_cannot_be_held_is_refused_by_name) {
     Rank rank;
     CHECK_OK(rank.status);
     const auto refused = [&](const Staged& copy, Code code, const char* words) {
-      SAYS(rank.stage->hold({&copy, 1}, {}, rank.user.get()).status(), code, words);
-      SAYS(rank.stage->hold({}, {&copy, 1}, rank.user.get()).status(), code, words);
+      SAYS(rank.stage->hold({{&copy, 1}, {}}, rank.user.get()).status(), code, words);
+      SAYS(rank.stage->hold({{}, {&copy, 1}}, rank.user.get()).status(), code, words);
     };
     refused({rank.x.get() + kBytes, rank.host->x.data(), 1, "x"}, Code::registration, "was the memory freed");
     refused({rank.x.get() + 8, rank.host->x.data(), kBytes, "x"}, Code::bounds, "ends behind its allocation");
@@ -359,7 +359,7 @@ struct Pair {
   std::shared_ptr<Work> call(std::size_t rank) {
     std::byte* const at = host[rank]->data();
     const Staged in{x[rank].get(), at, kBytes, "x"}, back{out[rank].get(), at + kBytes, 2 * kBytes, "out"};
-    auto held = stages[rank]->hold({&in, 1}, {&back, 1}, users[rank].get());
+    auto held = stages[rank]->hold({{&in, 1}, {&back, 1}}, users[rank].get());
     CHECK_OK(held.status());
     if (!held.ok()) return nullptr;
     auto work = engines[rank]->start(programs[rank], {at, kBytes}, {at + kBytes, 2 * kBytes}, ++calls, 60, false, nullptr, *held);

@@ -1,6 +1,9 @@
 // When rails decide that a path is lost, against a transport and a messenger that do what a test says.
 //
 // Is: the moment of a decision, message by message. Is not: what becomes of bytes (test_faults, which plays millions of faults).
+#include <sys/mman.h>
+
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -230,6 +233,28 @@ TEST(a_peer_that_does_not_answer_is_asked_again_and_its_path_stays) {
   s.step(again_ns);
   CHECK_EQ(s.mail.sent.size(), 2u);
   CHECK(s.rails.up(s.path));
+}
+
+// Small ones are copied when they are posted; of a GPU none is, though it waits for the path to come back.
+TEST(memory_of_a_gpu_is_not_read_by_the_host) {
+  Silent s;
+  void* const page = ::mmap(nullptr, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  Put put;
+  put.peer = 1;
+  put.source = static_cast<const std::byte*>(page) + 64;
+  put.source_key = kFirstDeviceKey + 5;
+  put.nbytes = 100;
+  put.cookie = 77;
+  CHECK(s.rails.put(put).ok());
+  s.step(1 * kMs);
+  const auto told = [&] { return std::count_if(s.completions.begin(), s.completions.end(), [](const Completion& each) { return each.cookie == 77; }); };
+  CHECK_EQ(told(), 0);
+  CHECK_EQ(s.transport.puts.size(), 2u);
+  CHECK(s.transport.puts.back().source == put.source && s.transport.puts.back().source_key == put.source_key);
+  for (const Put& each : s.transport.puts) s.transport.over.push_back({each.cookie, {}});
+  s.step(2 * kMs);
+  CHECK_EQ(told(), 1);
+  ::munmap(page, 4096);
 }
 
 }  // namespace

@@ -30,10 +30,10 @@ class Stage:
     def pin(self, address: int, nbytes: int) -> None:
         self.pinned.append((address, nbytes))
 
-    def hold(self, into_host: Any, from_host: Any, stream: int) -> Any:
+    def hold(self, into_host: Any, from_host: Any, stream: int, kept: Any, by_nics: bool) -> Any:
         if self.error:
             raise self.error
-        self.runs.append((into_host, from_host, stream))
+        self.runs.append((into_host, from_host, stream, kept, by_nics))
         return SimpleNamespace(number=len(self.runs), give_up=lambda *why: self.given_up.append(why))
 
     def ended(self, number: int) -> bool:
@@ -80,7 +80,7 @@ def test_pinned_memory_is_used_again_when_its_run_has_ended(opened):
     first = stream.pinned(100_000)
     assert first.nbytes == 1 << 17 and native.pinned == [(first.ctypes.data, 1 << 17)]
     number = stream.run(7, [(array(100), first.ctypes.data, "x of rank 3")], [], [first], lambda hold: None, None)
-    assert number == 1 and native.runs == [([(4096, first.ctypes.data, 100, "x of rank 3")], [], 7)]
+    assert number == 1 and native.runs == [([(4096, first.ctypes.data, 100, "x of rank 3")], [], 7, [], False)]
     second = stream.pinned(100_000)
     assert second.ctypes.data != first.ctypes.data  # the first is in use
     native.done = 1

@@ -24,6 +24,8 @@ class Stall {
 
   virtual Result<bool> started() = 0;
   virtual void end(const Status& status) = 0;
+  // What NICs have written to memory of the GPU is there for a NIC that reads it after this.
+  virtual Status settle() { return {}; }
 };
 
 }  // namespace ccl_lab

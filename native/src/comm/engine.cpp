@@ -136,10 +136,10 @@ Status Engine::attach_peer(std::int32_t peer, int pid, int segment_fd) {
   return attached;
 }
 
-Status Engine::set_rdma(VerbsOptions options) {
+Status Engine::set_rdma(VerbsOptions options, verbs::Driver* driver) {
   arena_->keep_pages();
   Status result;
-  if (Status status = run([&] { result = progress_.links().set_rdma(std::move(options)); }); !status.ok()) return status;
+  if (Status status = run([&] { result = progress_.links().set_rdma(std::move(options), driver); }); !status.ok()) return status;
   return result;
 }
 
@@ -229,6 +229,7 @@ Result<std::shared_ptr<LoadedProgram>> Engine::compile(const ProgramSpec& spec) 
     if (op.kind == Kind::reduce || (op.kind == Kind::compute && op.produces && op.src_count > 1))
       if (Status status = check_reduction(spec.dtype, spec.redop); !status.ok()) return status;
   auto loaded = std::make_shared<LoadedProgram>(std::move(program).value(), n_programs_);
+  loaded->host_work = host_work_of(loaded->program, load_store);
   if (spec.fused && loaded->program.partitions() == 0 && local_->complete()) {
     loaded->fused = call_of(spec);
     loaded->share_ops.assign(spec.share_ops.begin(), spec.share_ops.end());
@@ -248,7 +249,7 @@ Status Engine::check_memory(const Program& program, bool fused, BufferView input
   for (const auto& [buffer, view, inside] : buffers) {
     if (inside && view.data == nullptr) continue;
     const bool fits = view.nbytes == program.bytes(buffer);
-    if (fits && (fused || view.nbytes == 0 || arena_->offset_of(view.data, view.nbytes) >= 0)) continue;
+    if (fits && (fused || of_device(view.key) || view.nbytes == 0 || arena_->offset_of(view.data, view.nbytes) >= 0)) continue;
     const std::string who = std::string(kBufferNames[static_cast<std::size_t>(buffer)]) + " of rank " +
                             std::to_string(segment_->rank());
     if (!fits)
@@ -279,10 +280,17 @@ Status Engine::bind(LoadedProgram& loaded, BufferView input, BufferView output, 
     memory[2] = std::move(scratch).value();
     base[2] = memory[2]->data();
   }
+  const BufferView& of_input = program.alias() == Alias::input_in_output ? output : input;
+  const BufferView& of_output = program.alias() == Alias::output_in_input ? input : output;
   for (std::size_t b = 0; b < kBufferCount; ++b) {
     const std::uint64_t nbytes = program.bytes(static_cast<Buffer>(b));
     binding.base[b] = base[b];
     binding.key[b] = kArenaRegionKey;
+    if (const BufferView& view = b == 0 ? of_input : of_output; b < 2 && of_device(view.key)) {
+      binding.key[b] = view.key;
+      binding.offset[b] = static_cast<std::uint64_t>(base[b] - static_cast<std::byte*>(view.region));
+      continue;
+    }
     // An empty buffer is never touched, but its offset goes through the same arithmetic.
     if (nbytes == 0) continue;
     binding.offset[b] = static_cast<std::uint64_t>(base[b] - arena_->base());
@@ -326,6 +334,7 @@ Result<std::shared_ptr<Work>> Engine::start(const std::shared_ptr<LoadedProgram>
     if (Status status = check_links(*program); !status.ok()) return status;
   Result<std::unique_ptr<Stream>> stream = make_stream(program->program, std::move(computation));
   if (!stream.ok()) return stream.status();
+  if (Status status = check_device(*program, input, output); !status.ok()) return status;
   Binding binding;
   Memory memory;
   if (Status status = bind(*program, input, output, binding, memory); !status.ok()) return status;

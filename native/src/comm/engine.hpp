@@ -48,6 +48,8 @@ struct EngineOptions {
 struct BufferView {
   void* data = nullptr;
   std::uint64_t nbytes = 0;
+  RegionKey key = 0;       // of the region of a GPU that it lies in; 0: memory of the host
+  void* region = nullptr;  // where that begins
 };
 
 // What an exchange runs on: the send buffer (any memory), the receive buffer and SCRATCH (registered).
@@ -85,7 +87,11 @@ class Engine {
 
   Status attach_peer(std::int32_t peer, int pid, int segment_fd);
   // Before the first connection: NICs are driven by verbs, those of `options` by NIC of this node.
-  Status set_rdma(VerbsOptions options);
+  Status set_rdma(VerbsOptions options, verbs::Driver* driver = nullptr);  // null: libibverbs
+  // Memory of a GPU for the NICs of this node and of peers: the first `size` bytes of a dma-buf, which begin at `base` on the GPU. Its key, or
+  // unsupported and which NIC takes none. It stays until it is deregistered, or the engine reset.
+  Result<RegionKey> register_device(std::byte* base, std::uint64_t size, int fd);
+  Status deregister_device(RegionKey key);
   // Before the first connection: lost paths are repaired from here on.
   Status set_messenger(std::unique_ptr<Messenger> messenger, const RailOptions& options);
   // Takes over `fd`, also when it fails. `generation`: of the path (0 until it failed once; see wanted_paths).
@@ -159,6 +165,7 @@ class Engine {
   Status run(const std::function<void()>& work);
   Status usable() const;
   Status check_memory(const Program& program, bool fused, BufferView input, BufferView output) const;
+  Status check_device(const LoadedProgram& loaded, BufferView input, BufferView output) const;
   Status check_links(LoadedProgram& program);
   // Where programs of this rank run now; `placement` looks into `load_store`.
   Status place(std::vector<std::uint8_t>& load_store, Placement& placement);
@@ -182,6 +189,7 @@ class Engine {
   std::shared_ptr<Pool> works_;
   std::shared_ptr<std::atomic<std::int64_t>> n_programs_;
   std::atomic<std::uint64_t> links_version_{1};
+  std::atomic<RegionKey> next_device_key_{kFirstDeviceKey};
   std::unique_ptr<Driver> driver_;
 };
 

@@ -90,10 +90,10 @@ NicTransport& Links::net() {
   return *net_;
 }
 
-Status Links::set_rdma(VerbsOptions options) {
+Status Links::set_rdma(VerbsOptions options, verbs::Driver* given) {
   if (net_ != nullptr)
     return Status(Code::usage, "rank " + std::to_string(own_->rank()) + " has connections already; choose RDMA first", own_->rank());
-  const Result<verbs::Driver*> driver = verbs::open_library();
+  const Result<verbs::Driver*> driver = given != nullptr ? Result<verbs::Driver*>(given) : verbs::open_library();
   if (!driver.ok()) return driver.status();
   rdma_ = driver.value();
   rdma_options_ = std::move(options);

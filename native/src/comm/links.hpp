@@ -39,7 +39,10 @@ class Links {
 
   Status attach(std::int32_t peer, std::shared_ptr<RankSegment> segment);
   // Before the first connection: NICs are driven by verbs. unsupported where libibverbs is missing.
-  Status set_rdma(VerbsOptions options);
+  Status set_rdma(VerbsOptions options, verbs::Driver* driver = nullptr);  // null: libibverbs
+  // Memory of a GPU, as NicTransport has it; a region that is gone is no error where paths were reset meanwhile.
+  Status register_device(RegionKey key, std::byte* base, std::uint64_t size, int fd) { return net().register_device(key, base, size, fd); }
+  Status deregister_device(RegionKey key) { return net_ == nullptr ? Status() : net_->deregister_region(key); }
   // Before the first connection: from here on lost paths are repaired.
   Status set_messenger(std::unique_ptr<Messenger> messenger, const RailOptions& options);
   Messenger* messenger() const { return messenger_.get(); }

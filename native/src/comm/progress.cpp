@@ -206,7 +206,8 @@ void Progress::perform(Run& run, const Post& post) {
     case PostKind::put: {
       Put put = executor.put_of(post);
       put.tag.coll_id = run.work->coll_id();
-      status = links_.put(put);
+      if (run.work->stall() != nullptr && executor.forwards_on_device(post)) status = run.work->stall()->settle();
+      if (status.ok()) status = links_.put(put);
       break;
     }
     case PostKind::get: {

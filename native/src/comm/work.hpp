@@ -22,6 +22,7 @@
 #include <new>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -46,6 +47,7 @@ struct LoadedProgram {
 
   // Where the node layer runs what the program says: the collective, without its buffers.
   std::optional<node::Call> fused;
+  std::string host_work;                       // what of it the processor does with the bytes, which memory of a GPU forbids; empty: nothing
   std::vector<std::int32_t> share_ops;         // by rank: the op of the schedule that its share of the work stands for
 
   std::shared_ptr<std::atomic<std::int64_t>> alive;  // counts the loaded programs of an engine
@@ -58,6 +60,10 @@ struct LoadedProgram {
   LoadedProgram& operator=(const LoadedProgram&) = delete;
   ~LoadedProgram() { alive->fetch_sub(1, std::memory_order_relaxed); }
 };
+
+// What of a program would have the processor touch bytes of its buffers: the first op, in words; empty where NICs do all of it.
+// `load_store`: by rank, 1 where bytes go through memory that both share.
+std::string host_work_of(const Program& program, std::span<const std::uint8_t> load_store);
 
 // The blocks that a run uses: those of its buffers.
 using Memory = std::array<std::shared_ptr<Block>, kBufferCount>;

@@ -60,8 +60,17 @@ Result<bool> Hold::started() {
 }
 
 void Hold::end(const Status& status) {
-  if (status.ok()) flags_->release(number_);
-  else flags_->fail(status);
+  const Status settled = status.ok() ? settle() : status;
+  if (settled.ok()) flags_->release(number_);
+  else flags_->fail(settled);
+}
+
+Status Hold::settle() {
+  if (settles_ == nullptr) return {};
+  const cuda::Scope scope(*settles_);
+  if (!scope.status().ok()) return scope.status();
+  const cuda::CuResult result = settles_->api().flush_remote_writes(cuda::kFlushTargetContext, cuda::kFlushToAll);
+  return cuda::status_of(settles_->api(), result, "making what NICs wrote visible to GPU " + std::to_string(settles_->info().ordinal));
 }
 
 Stage::Stage(std::shared_ptr<cuda::Context> context, StageOptions options, std::shared_ptr<StallFlags> flags)
@@ -148,43 +157,64 @@ Status Stage::refuse_capture(cuda::CuStream user) const {
                                        "host; call it outside the capture", options_.rank);
 }
 
-Result<std::shared_ptr<Hold>> Stage::hold(std::span<const Staged> in, std::span<const Staged> out, cuda::CuStream user) {
+Status Stage::check(const Moves& moves) const {
+  Status status = check(moves.in);
+  if (status.ok()) status = check(moves.out);
+  for (const Kept& kept : moves.kept)
+    for (const cuda::DevicePtr at : {kept.from, kept.to})
+      if (status.ok() && kept.nbytes > 0) status = check_memory(*context_, options_.rank, at, kept.nbytes, kept.what);
+  return status;
+}
+
+Result<std::shared_ptr<Hold>> Stage::hold(const Moves& moves, cuda::CuStream user) {
   const std::lock_guard lock(mutex_);
   if (closed_) return closed();
   if (Status status = failure(); !status.ok()) return status;
   const cuda::Scope scope(*context_);
   if (!scope.status().ok()) return scope.status();
   Status status = refuse_capture(user);
-  if (status.ok()) status = check(in);
-  if (status.ok()) status = check(out);
+  if (status.ok()) status = check(moves);
   if (!status.ok()) return status;
   const std::uint64_t number = scheduled_ + 1;
-  status = enqueue(in, out, user, number);
+  status = enqueue(moves, user, number);
   if (!status.ok()) {
     flags_->fail(Status(status.code, status.message, options_.rank));  // part of it is on the stream
     return failure();
   }
   scheduled_ = number;
-  return std::make_shared<Hold>(flags_, number);
+  const cuda::DeviceInfo& info = context_->info();
+  const bool settles = moves.by_nics && info.host_flush && info.rdma_ordering < cuda::kRdmaOrderedForAll;
+  return std::make_shared<Hold>(flags_, number, settles ? context_ : nullptr);
 }
 
-Status Stage::enqueue(std::span<const Staged> in, std::span<const Staged> out, cuda::CuStream user, std::uint64_t number) {
+Status Stage::enqueue(const Moves& moves, cuda::CuStream user, std::uint64_t number) {
   const cuda::Api& api = context_->api();
   const std::string who = " of rank " + std::to_string(options_.rank);
   const auto flag = [&](StallFlags::Flag which) { return flags_address_ + which * sizeof(std::uint64_t); };
+  const cuda::DeviceInfo& info = context_->info();
+  const bool flushes = moves.by_nics && !info.host_flush && info.rdma_ordering < cuda::kRdmaOrderedForOwner;
+  const unsigned waits = cuda::kWaitGeq | (flushes ? cuda::kWaitFlush : 0);
   Status status = order(fork_, user, stream_.get());
-  for (const Staged& each : in)
+  for (const Staged& each : moves.in)
     if (status.ok()) status = copy(each, true);
+  for (const Kept& each : moves.kept)
+    if (status.ok()) status = copy(each);
   if (status.ok())
     status = cuda::status_of(api, api.stream_write(stream_.get(), flag(StallFlags::started), number, cuda::kWriteDefault), "the start flag" + who);
   if (status.ok())
-    status = cuda::status_of(api, api.stream_wait(stream_.get(), flag(StallFlags::done), number, cuda::kWaitGeq), "the wait for the host" + who);
-  for (const Staged& each : out)
+    status = cuda::status_of(api, api.stream_wait(stream_.get(), flag(StallFlags::done), number, waits), "the wait for the host" + who);
+  for (const Staged& each : moves.out)
     if (status.ok()) status = copy(each, false);
   if (status.ok())
     status = cuda::status_of(api, api.stream_write(stream_.get(), flag(StallFlags::ended), number, cuda::kWriteDefault), "the end flag" + who);
   if (status.ok()) status = order(end_, stream_.get(), user);
   return status;
+}
+
+Status Stage::copy(const Kept& kept) const {
+  if (kept.nbytes == 0 || kept.to == kept.from) return {};
+  const cuda::CuResult result = context_->api().memory_copy(kept.to, kept.from, kept.nbytes, stream_.get());
+  return cuda::status_of(context_->api(), result, "keeping " + std::to_string(kept.nbytes) + " bytes of " + kept.what);
 }
 
 Status Stage::copy(const Staged& copy, bool to_host) const {
@@ -288,7 +318,7 @@ bool Stage::close() {
   const std::lock_guard lock(mutex_);
   if (!drained) {
     static std::mutex* const guard = new std::mutex;
-    static auto* const kept = new std::vector<Kept>;
+    static auto* const kept = new std::vector<LeftBehind>;
     const std::lock_guard held(*guard);
     kept->push_back({flags_, std::move(registration_), std::move(pinned_), std::move(stream_), std::move(fork_), std::move(end_)});
   }

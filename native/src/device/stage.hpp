@@ -1,4 +1,5 @@
-// Collectives of the host on memory of a GPU, in the order of the user's stream: through pinned memory, with the stream held meanwhile.
+// Collectives of the host on memory of a GPU, in the order of the user's stream, with the stream held meanwhile: through pinned memory, or
+// by NICs that reach the memory themselves.
 //
 // Is: one rank's stream for it, the pinned memory, the flags by which stream and host wait for each other (ALGORITHMS of NCCLX: the
 //     stall flag, here a stream memory operation on memory of the host, so that no SM waits), and the watch over what is on the stream.
@@ -8,11 +9,15 @@
 //   stream   user ──event──► device → pinned ► STARTED = k ► waits for DONE >= k ► pinned → device ► ENDED = k ──event──► user
 //   engine                                        └──► the collective, on pinned memory ──► DONE = k
 //
+// Memory that NICs reach (direct.hpp) is not copied to and fro; what stays on the GPU (blocks that a rank keeps) is copied there before STARTED.
+// Before DONE such a run is settled: what NICs wrote is made visible to the GPU, where that takes a call.
+//
 // Invariants
 //  - A caller never waits. What it hands in (memory of the GPU and pinned memory) is used until ended(k).
 //  - Flags only grow. After a failure DONE is larger than any number: the stream goes on whatever comes, and what the buffers hold then
 //    means nothing. The first reason wins; a stage that failed takes no more runs.
-//  - The flags live as long as a Hold does; a Hold makes no call of the driver, so that the engine's thread may end it at any time.
+//  - The flags live as long as a Hold does; a Hold makes no call of the driver, so that the engine's thread may end it at any time; but
+//    that of a run by NICs, which settles it: that call waits for no stream.
 #pragma once
 
 #include <atomic>
@@ -64,14 +69,18 @@ class StallFlags {
 // Run `number` of a stage, as the engine of the host sees it.
 class Hold : public Stall {
  public:
-  Hold(std::shared_ptr<StallFlags> flags, std::uint64_t number) : flags_(std::move(flags)), number_(number) {}
+  // `settles`: of the GPU whose memory NICs write to, where the host has to make that visible; else null.
+  Hold(std::shared_ptr<StallFlags> flags, std::uint64_t number, std::shared_ptr<cuda::Context> settles = nullptr)
+      : flags_(std::move(flags)), number_(number), settles_(std::move(settles)) {}
   std::uint64_t number() const { return number_; }
   Result<bool> started() override;
   void end(const Status& status) override;
+  Status settle() override;
 
  private:
   std::shared_ptr<StallFlags> flags_;
   std::uint64_t number_;
+  std::shared_ptr<cuda::Context> settles_;
 };
 
 struct Staged {
@@ -79,6 +88,22 @@ struct Staged {
   std::byte* host = nullptr;  // in pinned memory
   std::uint64_t nbytes = 0;
   std::string what;           // for errors: "x of rank 2"
+};
+
+// A copy on the GPU, before the collective.
+struct Kept {
+  cuda::DevicePtr to = 0;
+  cuda::DevicePtr from = 0;
+  std::uint64_t nbytes = 0;
+  std::string what;
+};
+
+// What a run does with memory of the GPU.
+struct Moves {
+  std::span<const Staged> in;
+  std::span<const Staged> out;
+  std::span<const Kept> kept = {};
+  bool by_nics = false;  // NICs read and write some of it
 };
 
 struct StageOptions {
@@ -99,8 +124,8 @@ class Stage {
   int ordinal() const { return ordinal_; }
   // Pins whole pages of the host, until close(). Their owner keeps them as long.
   Status pin(std::byte* data, std::uint64_t nbytes);
-  // Enqueues a run that is ordered on `user`: copies `in` to the host, holds the stream, copies `out` back.
-  Result<std::shared_ptr<Hold>> hold(std::span<const Staged> in, std::span<const Staged> out, cuda::CuStream user);
+  // Enqueues a run that is ordered on `user`: copies `in` to the host and what is kept, holds the stream, copies `out` back.
+  Result<std::shared_ptr<Hold>> hold(const Moves& moves, cuda::CuStream user);
   // Ends what waits, with a reason.
   void fail(const Status& why) { flags_->fail(why); }
   Status failure() const { return flags_->failure(); }
@@ -122,7 +147,7 @@ class Stage {
   };
 
   // What a stream that did not come through may still use.
-  struct Kept {
+  struct LeftBehind {
     std::shared_ptr<StallFlags> flags;
     cuda::HostRegistration registration;
     std::map<std::byte*, Pinned> pinned;
@@ -136,7 +161,9 @@ class Stage {
   Status check(std::span<const Staged> copies) const;
   Result<cuda::DevicePtr> pinned(const Staged& copy) const;
   Status refuse_capture(cuda::CuStream user) const;
-  Status enqueue(std::span<const Staged> in, std::span<const Staged> out, cuda::CuStream user, std::uint64_t number);
+  Status check(const Moves& moves) const;
+  Status enqueue(const Moves& moves, cuda::CuStream user, std::uint64_t number);
+  Status copy(const Kept& kept) const;
   Status copy(const Staged& copy, bool to_host) const;
   Status order(const cuda::Event& event, cuda::CuStream before, cuda::CuStream after) const;
   Status ask_driver() const;

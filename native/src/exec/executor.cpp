@@ -377,6 +377,7 @@ Put Executor::put_of(const Post& post) const {
   if (op.kind == Kind::put) {
     const Source& source = program_->sources(op).front();
     put.source = own(source.buffer, source.offset);
+    put.source_key = device_key(source.buffer);
     put.nbytes = op.nbytes;
     put.destination = remote(op.slot, op.dst_buffer, op.dst_offset);
   }
@@ -419,6 +420,7 @@ Get Executor::get_of(const Post& post) const {
   get.nic = op.nic;
   get.peer_nic = op.peer_nic;
   get.destination = own(op.dst_buffer, op.dst_offset);
+  get.destination_key = device_key(op.dst_buffer);
   get.nbytes = op.nbytes;
   get.source = remote(source.slot, source.buffer, source.offset);
   get.cookie = post.cookie;

@@ -180,6 +180,11 @@ class Executor {
   std::byte* own(Buffer buffer, std::uint64_t offset) const {
     return binding_.base[static_cast<std::size_t>(buffer)] + offset;
   }
+  // Whether a post reads memory of a GPU that peers' NICs write to in this run.
+  bool forwards_on_device(const Post& post) const {
+    return op(post).kind == Kind::put && op(post).nbytes > 0 && device_key(Buffer::output) != 0 &&
+           program_->sources(op(post)).front().buffer == Buffer::output;
+  }
   // Where bytes of a peer are; its READY was seen.
   Remote remote(std::int32_t slot, Buffer buffer, std::uint64_t offset) const;
 
@@ -201,6 +206,10 @@ class Executor {
   static constexpr std::uint32_t kDivideCookie = 0xffffffffu;
   static constexpr std::uint32_t kReadyCookie = 0xc0000000u;
 
+  RegionKey device_key(Buffer buffer) const {
+    const RegionKey key = binding_.key[static_cast<std::size_t>(buffer)];
+    return of_device(key) ? key : 0;
+  }
   std::uint64_t cookie(std::uint32_t low) const { return static_cast<std::uint64_t>(run_number_) << 32 | low; }
   bool room(std::size_t n) const { return posts_.size() + n <= kMaxPosts; }
   void post(PostKind kind, std::uint16_t channel, std::int32_t peer, std::uint32_t op, std::uint32_t cookie_low,

@@ -192,6 +192,7 @@ struct Item {
   bool urgent = false;             // when it has landed, the peer confirms at once
   std::uint32_t lane = 0;
   const std::byte* source = nullptr;
+  RegionKey source_key = 0;
   std::uint64_t nbytes = 0;
   std::uint64_t cut = 0;
   std::uint32_t open = 0;          // segments not confirmed

@@ -180,7 +180,8 @@ std::uint32_t Rails::new_item(const Put& put, std::uint32_t lane) {
   item.cookie = put.cookie;
   item.tag = put.tag;
   item.order = ++n_posted_;
-  item.copied = put.nbytes <= options_.copy_bytes;
+  item.source_key = put.source_key;
+  item.copied = put.nbytes <= options_.copy_bytes && (put.nbytes == 0 || !of_device(put.source_key));
   item.completed = item.copied && !put.surely;
   // Nobody waits for what is complete already, but for what went before it: the last one of a program may be short.
   bool& owed = lanes_[lane]->owed;
@@ -276,6 +277,7 @@ void Rails::send(PathRecord& path, Flight flight) {
   put.nic = path.name.nic;
   put.peer_nic = path.name.peer_nic;
   put.source = item.source == nullptr ? nullptr : item.source + flight.offset;
+  put.source_key = item.source_key;
   put.nbytes = flight.nbytes;
   put.destination = {item.destination.key, item.destination.offset + flight.offset};
   put.cookie = segment_cookie(path.index, path.generation);

@@ -20,6 +20,11 @@ class NicTransport : public Transport {
   virtual bool connected(std::int32_t peer, std::uint16_t nic, std::uint16_t peer_nic) const = 0;
   using Transport::connected;
   virtual std::size_t n_connections() const = 0;
+  // Memory of a GPU that starts at `base` there, by its dma-buf, of which it is the first `size` bytes: on every NIC of this node at once, or
+  // on none. The descriptor may be closed afterwards. unsupported where a NIC, or this transport, takes none, and why.
+  [[nodiscard]] virtual Status register_device(RegionKey, std::byte*, std::uint64_t, int) {
+    return Status(Code::unsupported, std::string("what goes over ") + name() + " is read and written by the host, which memory of a GPU is not");
+  }
   // Whether puts are not with the system yet.
   virtual bool unsent() const = 0;
   // Whether what peers are to get has left for good: from then on this may be closed without a loss to them.

@@ -27,6 +27,10 @@ namespace ccl_lab {
 
 // Names a region registered by a rank; chosen by the owner, equal in all its transports. Key 0 is the control region.
 using RegionKey = std::uint32_t;
+// Keys from here on name memory of GPUs, which nobody of the host reads or writes. They come and go while paths are up, and none is
+// given twice.
+inline constexpr RegionKey kFirstDeviceKey = 16;
+constexpr bool of_device(RegionKey key) { return key >= kFirstDeviceKey; }
 
 struct Remote {
   RegionKey key = 0;
@@ -76,6 +80,7 @@ struct Put {
   std::uint16_t nic = 0;         // local NIC of the node that should carry it (ignored inside a node)
   std::uint16_t peer_nic = 0;    // NIC of the peer's node that should receive it
   const std::byte* source = nullptr;
+  RegionKey source_key = 0;      // of the region of a GPU that the source is in; 0: memory of the host
   std::uint64_t nbytes = 0;      // 0 with a signal: a pure signal
   Remote destination;
   std::int32_t signal = -1;      // signal channel to raise at the peer, in the row of this rank; -1: none; may be silent
@@ -93,6 +98,7 @@ struct Get {
   std::uint16_t nic = 0;
   std::uint16_t peer_nic = 0;
   std::byte* destination = nullptr;
+  RegionKey destination_key = 0;  // as a put's source_key
   std::uint64_t nbytes = 0;
   Remote source;
   std::uint64_t cookie = 0;

@@ -60,7 +60,8 @@ inline constexpr CuResult kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2, kNo
 
 // CUdevice_attribute.
 inline constexpr int kMultiprocessors = 16, kAsyncEngines = 40, kUnifiedAddressing = 41, kCapabilityMajor = 75, kCapabilityMinor = 76,
-                     kVirtualMemory = 102, kPosixHandles = 103, kStreamMemoryOps64 = 122;
+                     kCanFlushRemoteWrites = 98, kVirtualMemory = 102, kPosixHandles = 103, kRdmaFlushOptions = 117, kRdmaWritesOrdering = 118,
+                     kStreamMemoryOps64 = 122, kDmaBufSupported = 124;
 // CUpointer_attribute.
 inline constexpr int kPointerMemoryType = 2, kPointerBufferId = 7, kPointerDevice = 9, kPointerLegacyIpc = 10, kPointerMapped = 13,
                      kPointerHandleTypes = 14, kPointerMappingSize = 18,
@@ -68,9 +69,10 @@ inline constexpr int kPointerMemoryType = 2, kPointerBufferId = 7, kPointerDevic
 inline constexpr unsigned kMemoryTypeDevice = 2;
 // Flags.
 inline constexpr unsigned kStreamNonBlocking = 1, kEventDefault = 0, kEventDisableTiming = 2, kIpcLazyPeerAccess = 1, kHostPortable = 1,
-                          kHostDeviceMap = 2, kWaitGeq = 0, kWriteDefault = 0;
+                          kHostDeviceMap = 2, kWaitGeq = 0, kWaitFlush = 1u << 30, kWriteDefault = 0;
 inline constexpr int kHandlePosixFd = 1, kLocationDevice = 1, kAccessReadWrite = 3, kCaptureNone = 0, kCaptureActive = 1,
-                     kCaptureRelaxed = 2;
+                     kCaptureRelaxed = 2, kRangeDmaBuf = 1, kFlushTargetContext = 0, kFlushToAll = 200, kRdmaFlushByHost = 1,
+                     kRdmaOrderedForOwner = 100, kRdmaOrderedForAll = 200;
 
 // X(member, symbol, parameters): every function that is called.
 #define CCL_LAB_CUDA_CALLS(X)                                                                                              \
@@ -128,9 +130,15 @@ inline constexpr int kHandlePosixFd = 1, kLocationDevice = 1, kAccessReadWrite =
   X(launch, cuLaunchKernel,                                                                                                \
     (CuFunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CuStream, void**, void**))
 
+// Those that an older library may lack; null then, and whoever calls them says what that means.
+#define CCL_LAB_CUDA_OPTIONAL(X)                                                                                           \
+  X(range_handle, cuMemGetHandleForAddressRange, (void*, DevicePtr, std::size_t, int, unsigned long long))                 \
+  X(flush_remote_writes, cuFlushGPUDirectRDMAWrites, (int, int))
+
 struct Api {
 #define CCL_LAB_CUDA_MEMBER(member, symbol, parameters) CuResult(*member) parameters = nullptr;
   CCL_LAB_CUDA_CALLS(CCL_LAB_CUDA_MEMBER)
+  CCL_LAB_CUDA_OPTIONAL(CCL_LAB_CUDA_MEMBER)
 #undef CCL_LAB_CUDA_MEMBER
 };
 

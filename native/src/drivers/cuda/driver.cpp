@@ -17,7 +17,7 @@ Result<DeviceInfo> device(const Api& api, int ordinal) {
   const std::string what = "looking at GPU " + std::to_string(ordinal);
   std::array<char, 128> name{};
   std::size_t memory = 0;
-  int major = 0, minor = 0, ops = 0, virtual_memory = 0, handles = 0;
+  int major = 0, minor = 0, ops = 0, virtual_memory = 0, handles = 0, dma_buf = 0, flush_options = 0, stream_flush = 0;
   CuResult result = api.device_get(&info.device, ordinal);
   if (result == kSuccess) result = api.device_name(name.data(), static_cast<int>(name.size()) - 1, info.device);
   if (result == kSuccess) result = api.device_uuid(&info.uuid, info.device);
@@ -31,11 +31,25 @@ Result<DeviceInfo> device(const Api& api, int ordinal) {
   for (const auto& each : wanted)
     if (result == kSuccess) result = api.device_attribute(each.to, each.attribute, info.device);
   if (Status status = status_of(api, result, what); !status.ok()) return status;
+  // Unknown to a driver from before them: then it has none of it.
+  const struct {
+    int* to;
+    int attribute;
+  } newer[] = {{&dma_buf, kDmaBufSupported}, {&flush_options, kRdmaFlushOptions}, {&info.rdma_ordering, kRdmaWritesOrdering},
+               {&stream_flush, kCanFlushRemoteWrites}};
+  for (const auto& each : newer) {
+    result = api.device_attribute(each.to, each.attribute, info.device);
+    if (result == kInvalidValue) *each.to = 0;
+    else if (Status status = status_of(api, result, what); !status.ok()) return status;
+  }
   info.name = name.data();
   info.memory_bytes = memory;
   info.capability = 10 * major + minor;
   info.stream_memory_ops = ops != 0;
   info.posix_handles = virtual_memory != 0 && handles != 0;
+  info.dma_buf = dma_buf != 0 && api.range_handle != nullptr;
+  info.host_flush = (flush_options & kRdmaFlushByHost) != 0 && api.flush_remote_writes != nullptr;
+  info.stream_flush = stream_flush != 0;
   return info;
 }
 

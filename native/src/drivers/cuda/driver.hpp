@@ -41,6 +41,10 @@ struct DeviceInfo {
   int copy_engines = 0;
   bool stream_memory_ops = false;
   bool posix_handles = false;  // virtual memory that can be shared by descriptors
+  bool dma_buf = false;        // its memory has dma-bufs, and the library gives them
+  int rdma_ordering = 0;       // of what NICs write to it: kRdmaOrderedForOwner, kRdmaOrderedForAll; 0: none until it is flushed
+  bool host_flush = false;     // by flush_remote_writes
+  bool stream_flush = false;   // by a wait with kWaitFlush
 };
 
 Result<std::vector<DeviceInfo>> devices(const Api& api);

@@ -33,6 +33,9 @@ Status load(const char* name, Api& api) {
   if (api.member == nullptr && missing == nullptr) missing = #symbol;
   CCL_LAB_CUDA_CALLS(CCL_LAB_CUDA_LOAD)
 #undef CCL_LAB_CUDA_LOAD
+#define CCL_LAB_CUDA_LOOK(member, symbol, parameters) api.member = reinterpret_cast<decltype(api.member)>(::dlsym(handle, #symbol));
+  CCL_LAB_CUDA_OPTIONAL(CCL_LAB_CUDA_LOOK)
+#undef CCL_LAB_CUDA_LOOK
   if (missing != nullptr) {
     int version = 0;
     if (api.driver_version != nullptr) api.driver_version(&version);

@@ -42,6 +42,8 @@ struct Library {
   decltype(&::ibv_dealloc_pd) dealloc_pd;
   decltype(&::ibv_reg_mr) reg_mr;
   decltype(&::ibv_dereg_mr) dereg_mr;
+  // From rdma-core 34 on, which headers may be older than: null where this machine's library has none.
+  ibv_mr* (*reg_dmabuf_mr)(ibv_pd*, std::uint64_t offset, std::size_t length, std::uint64_t iova, int fd, int access);
   decltype(&::ibv_create_comp_channel) create_comp_channel;
   decltype(&::ibv_destroy_comp_channel) destroy_comp_channel;
   decltype(&::ibv_create_cq) create_cq;
@@ -54,6 +56,9 @@ struct Library {
   decltype(&::ibv_get_async_event) get_async_event;
   decltype(&::ibv_ack_async_event) ack_async_event;
 };
+
+constexpr int kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+constexpr std::uint64_t kPage = 4096;
 
 std::string why() { return std::strerror(errno); }
 
@@ -286,10 +291,30 @@ class LibraryDevice final : public Device {
   }
 
   Result<std::unique_ptr<Memory>> register_memory(std::byte* base, std::uint64_t size) override {
-    ibv_mr* const mr = library_.reg_mr(pd_, base, size, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
+    ibv_mr* const mr = library_.reg_mr(pd_, base, size, kAccess);
     if (mr == nullptr)
       return Status(Code::registration, "device " + name_ + " does not register " + std::to_string(size) + " bytes: " + why() +
                                             (errno == ENOMEM || errno == EPERM ? locked_memory() : std::string()));
+    return std::unique_ptr<Memory>(std::make_unique<LibraryMemory>(library_, mr));
+  }
+
+  // A descriptor that is none is refused as such (EBADF) by whoever would have taken a good one.
+  Status takes_dma_bufs() override {
+    if (library_.reg_dmabuf_mr == nullptr)
+      return Status(Code::unsupported, "libibverbs.so.1 of this machine has no ibv_reg_dmabuf_mr; install rdma-core 34 or newer");
+    errno = 0;
+    ibv_mr* const mr = library_.reg_dmabuf_mr(pd_, 0, kPage, 0, -1, kAccess);
+    if (mr != nullptr) library_.dereg_mr(mr);
+    if (mr != nullptr || errno == EBADF) return {};
+    return Status(Code::unsupported, "RDMA device " + name_ + " takes no dma-bufs: " + why() + "; expected a driver with them, as mlx5_ib of Linux 5.12 or newer");
+  }
+
+  Result<std::unique_ptr<Memory>> register_dma_buf(int fd, std::uint64_t offset, std::uint64_t size, std::uint64_t iova) override {
+    if (Status status = takes_dma_bufs(); !status.ok()) return status;
+    ibv_mr* const mr = library_.reg_dmabuf_mr(pd_, offset, size, iova, fd, kAccess);
+    if (mr == nullptr)
+      return Status(Code::unsupported, "RDMA device " + name_ + " does not register a dma-buf of " + std::to_string(size) + " bytes: " + why() +
+                                           "; can it reach that GPU (`nvidia-smi topo -m`), and has the GPU a BAR that large?");
     return std::unique_ptr<Memory>(std::make_unique<LibraryMemory>(library_, mr));
   }
 
@@ -423,6 +448,7 @@ Result<Driver*> load() {
       find(handle, "ibv_ack_async_event", library.ack_async_event, missing);
   if (!whole)
     return Status(Code::unsupported, "libibverbs.so.1 of this machine has no " + missing + "; install a newer rdma-core (1.1.8 or later)");
+  library.reg_dmabuf_mr = reinterpret_cast<decltype(library.reg_dmabuf_mr)>(::dlsym(handle, "ibv_reg_dmabuf_mr"));
   static LibraryDriver driver(library);
   return static_cast<Driver*>(&driver);
 }

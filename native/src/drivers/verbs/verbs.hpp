@@ -154,6 +154,11 @@ class Device {
   virtual Result<Gid> gid(std::uint8_t port, int index) = 0;
   // Local and remote access, reads and writes.
   virtual Result<std::unique_ptr<Memory>> register_memory(std::byte* base, std::uint64_t size) = 0;
+  // Memory of another device: bytes [offset, offset + size) of its dma-buf, which requests name from `iova` on; the same access. The
+  // descriptor may be closed afterwards.
+  virtual Result<std::unique_ptr<Memory>> register_dma_buf(int fd, std::uint64_t offset, std::uint64_t size, std::uint64_t iova) = 0;
+  // ok, or unsupported: why no dma-buf can be registered, whoever's it is.
+  virtual Status takes_dma_bufs() = 0;
   virtual Result<std::unique_ptr<CompletionQueue>> make_completion_queue(int depth) = 0;
   virtual Result<std::unique_ptr<QueuePair>> make_queue_pair(CompletionQueue& completions, const QueuePairSize& size) = 0;
   // Readable when an armed completion queue has something; and when there is an event.

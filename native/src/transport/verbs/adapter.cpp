@@ -162,14 +162,14 @@ Status Adapter::look_up_gid() {
   return {};
 }
 
-std::uint64_t Adapter::size_of(const Owned& region, std::uint32_t index) const {
-  return std::min(chunk_bytes_, region.size - index * chunk_bytes_);
+std::uint64_t Adapter::size_of(const Owned& region, std::uint32_t index) {
+  return std::min(region.chunk_bytes, region.size - index * region.chunk_bytes);
 }
 
 Adapter::Chunk& Adapter::touch(Owned& region, std::uint32_t index, bool may_wait) {
   Chunk& chunk = region.chunks[index];
   if (chunk.state != ChunkState::absent) return chunk;
-  std::byte* const base = region.base + index * chunk_bytes_;
+  std::byte* const base = region.base + index * region.chunk_bytes;
   if (registrar_ != nullptr && may_wait) {
     chunk.state = ChunkState::pending;
     registrar_->ask({region.key, region.serial, index, base, size_of(region, index)});
@@ -183,12 +183,22 @@ Adapter::Chunk& Adapter::touch(Owned& region, std::uint32_t index, bool may_wait
 }
 
 Status Adapter::add_region(RegionKey key, std::byte* base, std::uint64_t size) {
-  regions_.push_back({key, next_serial_++, base, size, {}});
+  regions_.push_back({key, next_serial_++, base, size, chunk_bytes_, {}});
   if (mode_ != Registration::eager || size == 0) return {};
   for (std::uint64_t index = 0; index * chunk_bytes_ < size; ++index) {
     const Chunk& chunk = touch(regions_.back(), static_cast<std::uint32_t>(index), false);
     if (chunk.state == ChunkState::failed) return chunk.why;
   }
+  return {};
+}
+
+Status Adapter::add_device_region(RegionKey key, std::byte* base, std::uint64_t size, int fd) {
+  Result<std::unique_ptr<verbs::Memory>> memory = device_->register_dma_buf(fd, 0, size, reinterpret_cast<std::uintptr_t>(base));
+  if (!memory.ok()) return memory.status();
+  regions_.push_back({key, next_serial_++, base, size, size, {}});
+  Chunk& whole = regions_.back().chunks[0];
+  whole.state = ChunkState::ready;
+  whole.memory = std::move(memory).value();
   return {};
 }
 
@@ -202,16 +212,16 @@ void Adapter::remove_region(RegionKey key) {
 std::vector<RegionCard> Adapter::regions() const {
   std::vector<RegionCard> cards;
   for (const Owned& region : regions_)
-    cards.push_back({region.key, region.size, reinterpret_cast<std::uintptr_t>(region.base), chunk_bytes_});
+    cards.push_back({region.key, region.size, reinterpret_cast<std::uintptr_t>(region.base), region.chunk_bytes});
   return cards;
 }
 
 Adapter::Place Adapter::place(const std::byte* address) {
   for (Owned& region : regions_) {
-    if (address < region.base || address >= region.base + region.size) continue;
+    if (of_device(region.key) || address < region.base || address >= region.base + region.size) continue;
     const auto offset = static_cast<std::uint64_t>(address - region.base);
-    const auto index = static_cast<std::uint32_t>(offset / chunk_bytes_);
-    const std::uint64_t run = size_of(region, index) - offset % chunk_bytes_;
+    const auto index = static_cast<std::uint32_t>(offset / region.chunk_bytes);
+    const std::uint64_t run = size_of(region, index) - offset % region.chunk_bytes;
     if (mode_ == Registration::off) return {nullptr, run};
     const Chunk& chunk = touch(region, index, true);
     return {chunk.state == ChunkState::ready ? chunk.memory.get() : nullptr, run};
@@ -219,9 +229,15 @@ Adapter::Place Adapter::place(const std::byte* address) {
   return {};
 }
 
+Adapter::Place Adapter::place(RegionKey key, const std::byte* address) {
+  const auto found = std::find_if(regions_.begin(), regions_.end(), [&](const Owned& region) { return region.key == key; });
+  if (found == regions_.end() || address < found->base || address >= found->base + found->size) return {};
+  return {found->chunks.at(0).memory.get(), found->size - static_cast<std::uint64_t>(address - found->base)};
+}
+
 ChunkState Adapter::chunk(RegionKey key, std::uint32_t index, const verbs::Memory*& memory, Status& why) {
   const auto found = std::find_if(regions_.begin(), regions_.end(), [&](const Owned& region) { return region.key == key; });
-  if (found == regions_.end() || std::uint64_t{index} * chunk_bytes_ >= found->size) {
+  if (found == regions_.end() || std::uint64_t{index} * found->chunk_bytes >= found->size) {
     why = Status(Code::bounds, "chunk " + std::to_string(index) + " of region " + std::to_string(key) + " is asked for, and there is none");
     return ChunkState::failed;
   }

@@ -4,6 +4,8 @@
 //     larger than the machine only what is used is pinned.
 // Is not: a path to anybody (link.hpp).
 //
+// Memory of a GPU is registered whole, by its dma-buf, in every mode: nothing of it may be staged, which the host would do.
+//
 //   mode         a source or destination here           a chunk that a peer wants to reach
 //   off          staged, always                         registered when asked for
 //   lazy         registered when first used             the same
@@ -88,10 +90,14 @@ class Adapter {
 
   // eager: registers all of it.
   Status add_region(RegionKey key, std::byte* base, std::uint64_t size);
+  // Memory of a GPU, as in NicTransport::register_device.
+  Status add_device_region(RegionKey key, std::byte* base, std::uint64_t size, int fd);
   void remove_region(RegionKey key);
   std::vector<RegionCard> regions() const;
   // Registers what is at `address`, as the mode says, and tells what is there now.
   Place place(const std::byte* address);
+  // Of memory of a GPU: what is at `address` of that region.
+  Place place(RegionKey key, const std::byte* address);
   // Registers a chunk for a peer; `why` where it failed or there is no such chunk.
   ChunkState chunk(RegionKey key, std::uint32_t index, const verbs::Memory*& memory, Status& why);
   std::size_t n_registered() const;
@@ -110,12 +116,13 @@ class Adapter {
     std::uint64_t serial = 0;
     std::byte* base = nullptr;
     std::uint64_t size = 0;
+    std::uint64_t chunk_bytes = 0;
     std::unordered_map<std::uint32_t, Chunk> chunks;
   };
 
   Adapter() = default;
   Chunk& touch(Owned& region, std::uint32_t index, bool may_wait);
-  std::uint64_t size_of(const Owned& region, std::uint32_t index) const;
+  static std::uint64_t size_of(const Owned& region, std::uint32_t index);
 
   std::unique_ptr<verbs::Device> device_;
   verbs::Nic nic_;

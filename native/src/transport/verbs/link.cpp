@@ -193,7 +193,11 @@ Status VerbsLink::take(const AsideMessage& message) {
       if (state_ == State::connecting) state_ = State::up;
       posted_ = true;
       return {};
-    case AsideKind::region: remote_[key] = {message.region, {}, {}}; return {};
+    case AsideKind::region:
+      remote_[key] = {message.region, {}, {}};
+      unheard_.erase(key);
+      posted_ = true;
+      return {};
     case AsideKind::gone: remote_.erase(key); return {};
     case AsideKind::want: {
       if (message.n == 0 || message.n > kMostAsked) return Status(Code::link_down, "the peer wants " + std::to_string(message.n) + " keys");

@@ -18,6 +18,8 @@
 //    without. Acknowledgements, on the one for control, may have to wait for a peer whose software is slow.
 //  - Bytes before their notice before their immediate: they go over one queue pair, which keeps the order; and a number
 //    fires only when every lower one has arrived, whatever queue pairs they took.
+//  - Memory of a GPU is registered before it is named: it is neither staged nor sent inline, which the host would do. A region of a GPU
+//    that the peer has named and not said yet is asked for: what it says beside the data comes in order.
 //  - The first error ends the link, and is the one that is told. What had arrived before is received.
 //  - Of a chain only the last request tells its success: it tells that of all before it.
 #pragma once
@@ -147,6 +149,7 @@ class VerbsLink {
     bool spray = false;
     const std::byte* source = nullptr;
     std::byte* destination = nullptr;
+    RegionKey local_key = 0;    // of a region of a GPU that it lies in; 0: memory of the host
     std::uint64_t nbytes = 0;
     std::uint64_t cut = 0;      // bytes of it that are in segments
     std::uint32_t open = 0;     // segments that the NIC is not done with
@@ -227,6 +230,7 @@ class VerbsLink {
   bool refuse_unreachable(Queue<std::uint32_t>& queue, std::vector<Completion>& completions);
   bool find_remote(const Item& item, Ends& ends);
   bool find_local(const Item& item, int inline_bytes, Ends& ends);
+  bool find_on_device(const Item& item, Ends& ends);
   void put_segment(Pair& pair, std::uint32_t at, const Ends& ends, bool fast, std::int64_t now_ns);
   void write_slot(Pair& pair, const Item& item, std::uint32_t number, verbs::Send& send);
   void number_segment(std::size_t pair, std::uint32_t at, bool last);
@@ -276,6 +280,7 @@ class VerbsLink {
   std::uint64_t peer_slots_ = 0;
   std::uint32_t peer_slots_key_ = 0;
   std::map<RegionKey, RemoteRegion> remote_;
+  std::unordered_set<RegionKey> unheard_;  // regions of GPUs that were asked for: their READY was faster than what the peer says beside
   std::vector<Request> pending_;       // of the peer, for memory that is being registered
 
   Items<Item> items_;

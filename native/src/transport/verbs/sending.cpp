@@ -27,6 +27,7 @@ void VerbsLink::post(const Put& put, std::uint32_t sequence) {
   Item item;
   item.live = true;
   item.source = put.source;
+  item.local_key = put.source_key;
   item.nbytes = put.nbytes;
   item.remote = put.destination;
   item.notice = put.confirmed ? put.notice : Notice{0, 0, put.signal, sequence};
@@ -43,6 +44,7 @@ void VerbsLink::post(const Get& get) {
   Item item;
   item.live = item.is_get = true;
   item.destination = get.destination;
+  item.local_key = get.destination_key;
   item.nbytes = get.nbytes;
   item.remote = get.source;
   item.cookie = get.cookie;
@@ -53,6 +55,7 @@ void VerbsLink::post(const Get& get) {
 Status VerbsLink::check(const char* what, Remote at, std::uint64_t nbytes, const Tag& tag) const {
   if (nbytes == 0 || state_ == State::greeting) return {};
   const auto region = remote_.find(at.key);
+  if (region == remote_.end() && of_device(at.key)) return {};
   if (region == remote_.end()) return unknown_region(what, name_.peer, at.key, tag.op_id);
   return check_range(what, name_.peer, at, nbytes, region->second.card.size, tag.op_id);
 }
@@ -62,6 +65,10 @@ Status VerbsLink::check(const char* what, Remote at, std::uint64_t nbytes, const
 // The peer's address and key; false while the key is asked for. Cuts ends.nbytes at the end of the peer's chunk.
 bool VerbsLink::find_remote(const Item& item, Ends& ends) {
   const auto found = remote_.find(item.remote.key);
+  if (found == remote_.end() && of_device(item.remote.key) && item.cut == 0) {
+    if (unheard_.insert(item.remote.key).second) aside_.want(item.remote.key, 0, 1);
+    return false;
+  }
   if (found == remote_.end()) {  // it was deregistered in the middle of the item
     end(unknown_region(item.is_get ? "get" : "put", name_.peer, item.remote.key, item.tag.op_id));
     return false;
@@ -89,6 +96,7 @@ bool VerbsLink::find_remote(const Item& item, Ends& ends) {
 bool VerbsLink::find_local(const Item& item, int inline_bytes, Ends& ends) {
   std::byte* const local = (item.is_get ? item.destination : const_cast<std::byte*>(item.source)) + item.cut;
   ends.local = local;
+  if (of_device(item.local_key)) return find_on_device(item, ends);
   ends.inlined = !item.is_get && ends.nbytes <= static_cast<std::uint64_t>(inline_bytes);
   if (ends.inlined) return true;
   const Adapter::Place place = adapter_.place(local);
@@ -103,6 +111,18 @@ bool VerbsLink::find_local(const Item& item, int inline_bytes, Ends& ends) {
   if (starved_) return false;
   ends.lkey = adapter_.stage().lkey();
   if (!item.is_get) std::memcpy(ends.local, local, ends.nbytes);
+  return true;
+}
+
+bool VerbsLink::find_on_device(const Item& item, Ends& ends) {
+  const Adapter::Place place = adapter_.place(item.local_key, ends.local);
+  if (place.memory == nullptr) {
+    end(Status(Code::registration, "memory of a GPU (region " + std::to_string(item.local_key) + ") is not registered any more; was it freed in the middle of op " +
+                                       std::to_string(item.tag.op_id) + "?"));
+    return false;
+  }
+  ends.lkey = place.memory->lkey;
+  ends.nbytes = std::min(ends.nbytes, place.run);
   return true;
 }
 

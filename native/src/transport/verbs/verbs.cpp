@@ -172,8 +172,31 @@ Status VerbsTransport::register_region(RegionKey key, std::byte* base, std::uint
     }
   }
   own_.push_back({key, base, size});
-  for (const auto& link : links_)
-    link->verbs.tell_region({key, size, reinterpret_cast<std::uintptr_t>(base), options_.chunk_bytes});
+  tell_region({key, size, reinterpret_cast<std::uintptr_t>(base), options_.chunk_bytes});
+  return {};
+}
+
+void VerbsTransport::tell_region(const RegionCard& region) {
+  for (const auto& link : links_) link->verbs.tell_region(region);
+}
+
+// Every NIC of the node is opened for it: none could get at the memory later, when the descriptor is gone.
+Status VerbsTransport::register_device(RegionKey key, std::byte* base, std::uint64_t size, int fd) {
+  if (Status status = regions_.add(context_.rank, key, base, size); !status.ok()) return status;
+  Status status;
+  for (std::uint16_t nic = 0; nic < opened_.size() && status.ok(); ++nic) {
+    if (options_.nics[nic].device.empty()) continue;
+    const Result<Adapter*> adapter = open(nic);
+    status = adapter.ok() ? adapter.value()->add_device_region(key, base, size, fd) : adapter.status();
+    if (!status.ok()) status = Status(status.code, "NIC " + std::to_string(nic) + " of rank " + std::to_string(context_.rank) + ": " + status.message, context_.rank, nic);
+  }
+  if (!status.ok()) {
+    for (Opened& each : opened_)
+      if (each.adapter != nullptr) each.adapter->remove_region(key);
+    static_cast<void>(regions_.remove(context_.rank, key));
+    return status;
+  }
+  tell_region({key, size, reinterpret_cast<std::uintptr_t>(base), size});
   return {};
 }
 

@@ -67,6 +67,7 @@ class VerbsTransport final : public NicTransport {
   const char* name() const override { return "verbs"; }
   Status register_region(RegionKey key, std::byte* base, std::uint64_t size) override;
   Status deregister_region(RegionKey key) override;
+  Status register_device(RegionKey key, std::byte* base, std::uint64_t size, int fd) override;
   bool connected(std::int32_t peer) const override;
   Status put(const Put& put) override;
   Status get(const Get& get) override;
@@ -118,6 +119,7 @@ class VerbsTransport final : public NicTransport {
   int serve_all(std::int64_t now_ns, std::vector<Completion>& completions, std::vector<LinkEvent>& events);
   void drop(std::size_t i, std::vector<Completion>& completions, std::vector<LinkEvent>& events);
   void unlist(const Link& link);
+  void tell_region(const RegionCard& region);
 
   const int owner_;  // process
   VerbsContext context_;
