@@ -199,7 +199,7 @@ class Devices:
             why = "the ranks are on several nodes" if member.topology.n_nodes > 1 else f"transport is {member.options.transport!r}"
             how = "through pinned memory of the host, then as arrays of the host"
             if not self.staged.direct.why_not():
-                how = f"reductions, and what is not direct, {how}"
+                how = f"what the processor sums, and what is not direct, {how}"
             way = "staged" if self.staged.direct.why_not() else "direct"
             return f"arrays on a GPU: {way} ({self.staged.direct.explain()}; {how}; {why}; driver for CUDA {about['version']})"
         gpu = "" if self._session is None else f", here GPU {self._session.ordinal}"

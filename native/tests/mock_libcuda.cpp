@@ -22,6 +22,8 @@ void start() {
     options.n_devices = devices != nullptr ? std::atoi(devices) : 2;
     options.legacy_ipc = std::getenv("MOCK_MAPPING_API") == nullptr;
     options.stream_memory_ops = std::getenv("MOCK_NO_STREAM_OPS") == nullptr;
+    options.hidden = std::getenv("MOCK_HIDDEN") != nullptr;
+    options.skew = options.hidden ? 512 : 0;
     options.dma_buf = std::getenv("MOCK_NO_DMA_BUF") == nullptr;
     options.processes = true;
     gpu::start(options);
