@@ -98,6 +98,7 @@ CuResult stream_write(CuStream stream, DevicePtr address, std::uint64_t value, u
 CuResult stream_wait(CuStream stream, DevicePtr address, std::uint64_t value, unsigned flags) {
   CCL_MOCK_ENTER("cuStreamWaitValue64_v2");
   if ((flags & kWaitFlush) != 0 && !machine().options.stream_flush) return kNotSupported;
+  machine().calls_of["a wait that flushes"] += (flags & kWaitFlush) != 0;
   return memory_op(stream, address, value, Task::wait);
 }
 CuResult stream_capturing(CuStream stream, int* status) {

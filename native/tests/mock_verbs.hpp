@@ -49,7 +49,8 @@ struct MockFabric {
   std::uint64_t most_memory = UINT64_MAX;    // that can be registered
   std::uint64_t memory = 0;
   int inline_bytes = 220;
-  std::string no_dma_bufs;                   // why the devices take none
+  std::string no_dma_bufs;                   // why the devices take none,
+  std::string no_dma_bufs_of;                // all of them, or one
   std::uint64_t most_dma_buf = UINT64_MAX;   // of one
   int dma_bufs = 0;                          // that are registered
   std::map<std::uint32_t, MockPair*> pairs;  // by number
@@ -271,7 +272,8 @@ class MockDevice final : public verbs::Device {
     return std::unique_ptr<verbs::Memory>(std::make_unique<MockMemory>(fabric_, base, size));
   }
   Status takes_dma_bufs() override {
-    return fabric_.no_dma_bufs.empty() ? Status() : Status(Code::unsupported, "RDMA device " + name_ + " takes no dma-bufs: " + fabric_.no_dma_bufs);
+    const bool takes = fabric_.no_dma_bufs.empty() || (!fabric_.no_dma_bufs_of.empty() && fabric_.no_dma_bufs_of != name_);
+    return takes ? Status() : Status(Code::unsupported, "RDMA device " + name_ + " takes no dma-bufs: " + fabric_.no_dma_bufs);
   }
   Result<std::unique_ptr<verbs::Memory>> register_dma_buf(int fd, std::uint64_t offset, std::uint64_t size, std::uint64_t iova) override {
     if (Status status = takes_dma_bufs(); !status.ok()) return status;

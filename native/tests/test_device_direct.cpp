@@ -179,6 +179,11 @@ TEST(what_cannot_be_registered_says_why_and_leaves_nothing) {
     Direct& rank = *two.ranks[0];
     two.mesh.wire().no_dma_bufs = "Operation not supported";
     SAYS(rank.find(two.memory[0].get(), kBytes).status(), Code::unsupported, "NIC 0 of rank 0: RDMA device mock0-0 takes no dma-bufs: Operation not supported");
+    // What the first NIC has taken when the second refuses is given back.
+    auto halves = cuda::allocate(two.context, kBytes);
+    two.mesh.wire().no_dma_bufs_of = "mock1-0";
+    SAYS(rank.find(halves->get(), kBytes).status(), Code::unsupported, "NIC 1 of rank 0: RDMA device mock1-0 takes no dma-bufs");
+    CHECK_EQ(two.mesh.wire().dma_bufs, 0);
     two.mesh.wire().no_dma_bufs.clear();
     SAYS(rank.find(two.memory[0].get(), kBytes).status(), Code::unsupported, "takes no dma-bufs");  // as long as this memory lives
     auto other = cuda::allocate(two.context, 64);

@@ -251,6 +251,7 @@ TEST(writes_that_cannot_be_made_visible_end_the_run_by_name) {
     gpu::settle();
     CHECK(nodes.stages[0]->ended(1));
     CHECK_EQ(gpu::calls_of("cuFlushGPUDirectRDMAWrites"), 0u);
+    CHECK_EQ(gpu::calls_of("a wait that flushes"), 1u);
   }
   nothing_left("a flush of the stream", __LINE__);
 }
