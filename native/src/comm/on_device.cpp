@@ -8,10 +8,12 @@ namespace ccl_lab {
 std::string host_work_of(const Program& program, std::span<const std::uint8_t> load_store) {
   const auto shared = [&](std::int32_t peer) { return peer >= 0 && load_store[static_cast<std::size_t>(peer)] != 0; };
   for (const Op& op : program.ops()) {
-    const std::string what = "op " + std::to_string(op.op_id) + " (" + kKindNames[static_cast<std::size_t>(op.kind)] + ")";
     const bool moves = op.kind == Kind::put || op.kind == Kind::get;
-    if (op.kind == Kind::copy || op.kind == Kind::reduce || op.kind == Kind::compute || (moves && op.slot < 0)) return what + " is done by the processor";
-    if (moves && shared(op.peer)) return what + " goes to rank " + std::to_string(op.peer) + " of the same node, through memory of the host";
+    const bool done_here = op.kind == Kind::copy || op.kind == Kind::reduce || op.kind == Kind::compute || (moves && op.slot < 0);
+    if (!done_here && !(moves && shared(op.peer))) continue;
+    const std::string what = "op " + std::to_string(op.op_id) + " (" + kKindNames[static_cast<std::size_t>(op.kind)] + ")";
+    if (done_here) return what + " is done by the processor";
+    return what + " goes to rank " + std::to_string(op.peer) + " of the same node, through memory of the host";
   }
   for (const ReadyTo& to : program.ready_to())
     if (shared(to.peer)) return "rank " + std::to_string(to.peer) + " of the same node writes to it, through memory of the host";
