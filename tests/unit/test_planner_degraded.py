@@ -24,7 +24,7 @@ from ccl_lab.planner.degraded import (
     rates_of,
     ring_lanes,
 )
-from ccl_lab.planner.lane_meeting import rounds
+from ccl_lab.planner.lane_meeting import number_of_rounds, rounds
 from ccl_lab.planner.problem import make_problem
 from ccl_lab.simulator import exact_times
 from ccl_lab.topo import Topology
@@ -232,3 +232,4 @@ def test_in_every_round_a_node_sends_and_receives_once(members: int, outsiders: 
         passed += sum(item >= 0 for item in now.item)
     assert len(met) == members * outsiders
     assert passed == members * (members - 1)
+    assert number_of_rounds(members, outsiders) == len(rounds(members, outsiders))
