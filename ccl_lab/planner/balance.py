@@ -125,7 +125,7 @@ def reduce_scatter_loops(problem: Problem) -> RingLoops | None:
 
 def _even_rings(problem: Problem) -> Rings | None:
     at = rank_rings(problem.topology) if is_degraded(problem.topology) else rings(problem)
-    return at if (at.weight == at.weight[0]).all() else None
+    return at if (at.weight == 1).all() else None
 
 
 def broadcast(problem: Problem) -> Builder:

@@ -233,3 +233,12 @@ def test_in_every_round_a_node_sends_and_receives_once(members: int, outsiders: 
     assert len(met) == members * outsiders
     assert passed == members * (members - 1)
     assert number_of_rounds(members, outsiders) == len(rounds(members, outsiders))
+
+
+@pytest.mark.parametrize("name", ["balance", "resilient", "recursive", "optcc", "mix"])
+def test_channels_are_as_many_as_are_used(name: str) -> None:
+    """What is timed as it is told has memory for each channel of each rank."""
+    for topology in (Topology.preset("h100", 3).without((1, 2)), Topology.cluster(5, 1, 4, nic_gbits_per_s=100).slow(2.5, nic=(1, 0))):
+        schedule = plan("all_reduce", topology, "8MiB", algorithm=name)
+        used = 1 + int(max(schedule.ops.channel.max(), schedule.ops.sig_channel.max()))
+        assert used <= schedule.n_channels <= used + 1
