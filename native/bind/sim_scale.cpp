@@ -95,7 +95,8 @@ HeldFlow* make_flow(const nb::dict& columns) {
   const auto ranks = static_cast<std::size_t>(links.ranks), lanes = ranks * static_cast<std::size_t>(links.channels);
   const auto below = [](std::int64_t end) { return [end](std::int64_t v) { return v >= 0 && v < end; }; };
   const auto nics = static_cast<std::size_t>(links.nodes * links.nics);
-  if (links.node_of.size() != ranks || links.late_ps.size() != ranks || links.nic.size() != (links.nodes > 1 ? lanes : 0) ||
+  if (links.node_of.size() != ranks || links.late_ps.size() != ranks ||
+      links.nic.size() != (links.nodes > 1 ? lanes : 0) ||
       links.latency_ps.size() != links.bytes_per_s.size() || links.bytes_per_s.size() < 3 * ranks + 2 * nics || links.parts < 1 ||
       !std::ranges::all_of(links.node_of, below(links.nodes)) || !std::ranges::all_of(links.nic, below(links.nics)) ||
       !ccl_lab::sim::Changes::good(links.changes, links.bytes_per_s.size()))

@@ -222,7 +222,8 @@ TEST(turns_are_the_first_that_neither_link_has_given_away) {
     std::vector<std::vector<bool>> given(kLinks, std::vector<bool>(8000, false));
     turns.clear();
     for (int i = 0; i < 2000; ++i) {
-      const auto a = static_cast<std::int32_t>(random() % 4 < 3 ? random() % 2 : random() % kLinks), b = static_cast<std::int32_t>(random() % kLinks);
+      const auto a = static_cast<std::int32_t>(random() % 4 < 3 ? random() % 2 : random() % kLinks);
+      const auto b = static_cast<std::int32_t>(random() % kLinks);
       std::size_t want = 0;
       while (given[static_cast<std::size_t>(a)][want] || given[static_cast<std::size_t>(b)][want]) ++want;
       given[static_cast<std::size_t>(a)][want] = given[static_cast<std::size_t>(b)][want] = true;

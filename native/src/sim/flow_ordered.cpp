@@ -250,7 +250,8 @@ FlowStatus Flow::announce(const Told& told, const Message& sent) {
   Watch& watch = watches_[id];
   if (watch.raised >= 2 && watch.raised - 1 > watch.seen) {
     Early& early = early_[told.counter];
-    if (early.first + static_cast<std::int64_t>(early.raises.size() - early.begin) != watch.raised - 1) {  // those in between were waited for
+    // Those in between were waited for.
+    if (early.first + static_cast<std::int64_t>(early.raises.size() - early.begin) != watch.raised - 1) {
       early.begin = early.raises.size();
       early.first = watch.raised - 1;
     }
