@@ -6,7 +6,7 @@ Is: the one place that names algorithms; `plan`, `auto` and the tests read it. I
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..errors import UsageError, suggest
 from ..ir import Builder, RingLoops, Schedule
@@ -80,7 +80,7 @@ class Algorithm(NamedTuple):
     cost: Callable[[Problem], Cost]
     misfit: Callable[[Problem], str] = always
     loops: Callable[[Problem], RingLoops | None] | None = None
-    node_phase: Callable[[Problem], Schedule] | None = None
+    node_phase: Callable[[Problem], Schedule | None] | None = None
 
 
 _ALL_TO_ALL = {
@@ -94,10 +94,14 @@ _ALL_TO_ALL = {
 # Made for topologies that lost NICs: `auto` takes them there only; asked for by name they are planned anywhere.
 DEGRADED = ("balance", "resilient", "recursive", "optcc", "mix")
 
+# Of all_reduce: without a loss they are the healthy algorithm, and repeat what it repeats.
+_HEALTHY: dict[str, Any] = {"loops": all_reduce_balance.healthy_loops, "node_phase": all_reduce_balance.healthy_node_phase}
+
 ALGORITHMS: dict[str, dict[str, Algorithm]] = {
     "all_reduce": {
         "ring": Algorithm(all_reduce_ring.ring, formulas.all_reduce_ring, loops=all_reduce_ring.loops),
-        "bidirectional_ring": Algorithm(all_reduce_ring.bidirectional_ring, formulas.all_reduce_bidirectional_ring),
+        "bidirectional_ring": Algorithm(all_reduce_ring.bidirectional_ring, formulas.all_reduce_bidirectional_ring,
+                                        loops=all_reduce_ring.loops_both_ways),
         "halving_doubling": Algorithm(all_reduce_halving_doubling.halving_doubling, formulas.all_reduce_halving_doubling),
         "recursive_doubling": Algorithm(all_reduce_recursive_doubling.recursive_doubling, formulas.all_reduce_recursive_doubling),
         "double_binary_tree": Algorithm(all_reduce_double_binary_tree.double_binary_tree, formulas.all_reduce_double_binary_tree),
@@ -107,11 +111,11 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
         "flat": Algorithm(all_reduce_flat.flat, formulas_mapped.all_reduce_flat, unshared),
         "one_pass": Algorithm(all_reduce_one_pass.one_pass, formulas_mapped.all_reduce_one_pass, unshared),
         "two_level": Algorithm(all_reduce_two_level.two_level, formulas_mapped.all_reduce_two_level, unshared),
-        "balance": Algorithm(all_reduce_balance.balance, all_reduce_balance.cost),
-        "resilient": Algorithm(all_reduce_resilient.resilient, all_reduce_resilient.resilient_cost),
-        "recursive": Algorithm(all_reduce_recursive.recursive, all_reduce_recursive.recursive_cost),
-        "optcc": Algorithm(all_reduce_optcc.optcc, all_reduce_optcc.optcc_cost),
-        "mix": Algorithm(all_reduce_optcc.mix, all_reduce_optcc.mix_cost),
+        "balance": Algorithm(all_reduce_balance.balance, all_reduce_balance.cost, **_HEALTHY),
+        "resilient": Algorithm(all_reduce_resilient.resilient, all_reduce_resilient.resilient_cost, **_HEALTHY),
+        "recursive": Algorithm(all_reduce_recursive.recursive, all_reduce_recursive.recursive_cost, **_HEALTHY),
+        "optcc": Algorithm(all_reduce_optcc.optcc, all_reduce_optcc.optcc_cost, **_HEALTHY),
+        "mix": Algorithm(all_reduce_optcc.mix, all_reduce_optcc.mix_cost, **_HEALTHY),
     },
     "all_gather": {
         "ring": Algorithm(all_gather_ring.ring, formulas.all_gather_ring, loops=all_gather_ring.loops),
@@ -119,14 +123,14 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
         "bruck": Algorithm(all_gather_bruck.bruck, formulas.all_gather_bruck),
         "direct": Algorithm(all_gather_direct.direct, formulas.all_gather_direct),
         "one_pass": Algorithm(all_gather_one_pass.one_pass, formulas_mapped.all_gather_one_pass, unshared),
-        "balance": Algorithm(balance.all_gather, balance.all_gather_cost),
+        "balance": Algorithm(balance.all_gather, balance.all_gather_cost, loops=balance.all_gather_loops),
     },
     "reduce_scatter": {
         "ring": Algorithm(reduce_scatter_ring.ring, formulas.reduce_scatter_ring, loops=reduce_scatter_ring.loops),
         "recursive_halving": Algorithm(reduce_scatter_recursive_halving.recursive_halving, formulas.reduce_scatter_recursive_halving),
         "direct": Algorithm(reduce_scatter_direct.direct, formulas.reduce_scatter_direct),
         "one_pass": Algorithm(reduce_scatter_one_pass.one_pass, formulas_mapped.reduce_scatter_one_pass, unshared),
-        "balance": Algorithm(balance.reduce_scatter, balance.reduce_scatter_cost),
+        "balance": Algorithm(balance.reduce_scatter, balance.reduce_scatter_cost, loops=balance.reduce_scatter_loops),
     },
     "broadcast": {
         "binomial": Algorithm(broadcast_binomial.binomial, formulas.broadcast_binomial),

@@ -46,5 +46,9 @@ def along(problem: Problem, name: str, at: Rings) -> Builder:
 
 def loops(problem: Problem) -> RingLoops:
     """What `ring` repeats."""
-    at = rings(problem)
+    return loops_along(problem, rings(problem))
+
+
+def loops_along(problem: Problem, at: Rings) -> RingLoops:
+    """What rings of weight 1 repeat."""
     return ring_loops(at, at.units, at.first[:: problem.n], stride=0, depth=1, steps=problem.n - 1, reducing=0, copies=not problem.in_place)

@@ -6,7 +6,7 @@ the healthy algorithm itself.
 
 from __future__ import annotations
 
-from ..ir import Builder
+from ..ir import Builder, RingLoops, Schedule
 from . import all_reduce_hierarchical, all_reduce_lanes, all_reduce_ring, formulas
 from .all_reduce_lanes import Shares
 from .cost import Cost
@@ -37,6 +37,18 @@ def healthy(problem: Problem, name: str) -> Builder:
     b = all_reduce_hierarchical.hierarchical(problem) if _is_grid(problem) else all_reduce_ring.ring(problem)
     b.algorithm = name
     return b
+
+
+def healthy_loops(problem: Problem) -> RingLoops | None:
+    """What that plan repeats; None where something is lost, or where it is not made of rings."""
+    if is_degraded(problem.topology):
+        return None
+    return all_reduce_hierarchical.loops(problem) if _is_grid(problem) else all_reduce_ring.loops(problem)
+
+
+def healthy_node_phase(problem: Problem) -> Schedule | None:
+    """What comes before its rings inside each node; None where they are all there is."""
+    return all_reduce_hierarchical.node_phase(problem) if _is_grid(problem) else None
 
 
 def healthy_cost(problem: Problem) -> Cost:

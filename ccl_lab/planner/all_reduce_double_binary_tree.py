@@ -14,6 +14,7 @@ that who is inside one tree is a leaf of the other; edges of the two trees that 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ from .problem import Problem
 
 CHILDREN = 3  # two in the tree of nodes, one in the chain of the node
 ROUND = 4  # steps: up and down, in two colors
+MOST_ROWS = 1 << 18  # that are told at a time: more would need memory, fewer time
 
 
 class Trees(NamedTuple):
@@ -57,7 +59,8 @@ def double_binary_tree(problem: Problem) -> Builder:
     b = problem.builder("double_binary_tree", channels=4 * trees.slices, parts=2 * trees.slices * depth,
                         scratch_blocks=most - 1 + problem.in_place, timetable=True)
     height = int(trees.level.max())
-    groups = _groups(trees, depth, height)
+    groups = _groups(trees, problem.n, depth, height)
+    del trees  # among 131,072 ranks what is kept of them counts
     for now in range(depth + 2 * height - 1):
         _puts(b, problem, groups, now)
         _waits(b, problem, groups, now)
@@ -69,22 +72,17 @@ def trees_of(topology: Topology, slices: int) -> Trees:
     n = topology.n_ranks
     members = double_trees(n if topology.n_nodes == 1 else topology.n_nodes)
     color = edge_colors(members)
-    if topology.n_nodes == 1:
-        parents, color = (np.repeat(each[:, None], slices, axis=1) for each in (members, color))
-    else:
-        parents = np.stack([[_with_chains(topology, nodes, c, slices) for c in range(slices)] for nodes in members])
-        color = np.repeat(color[:, None, topology.node_of], slices, axis=1)
-    parent = parents.ravel()
-    near = (topology.n_nodes > 1) & (topology.node_of[parent] == np.tile(topology.node_of, len(parent) // n))
-    row = np.arange(len(parent))
-    above = np.where(parent >= 0, row - row % n + parent, -1)
-    children, side = _children(above, row % n)
-    level, climber = np.zeros(len(parent), np.int64), above
-    while (climber >= 0).any():
-        level += climber >= 0
-        climber = np.where(climber >= 0, above[climber], -1)
-    return Trees(slices, row % n, row // n // slices, row // n % slices, parent, children, side, level,
-                 np.where(near, row // n // slices, color.ravel()))
+    parent, edge = np.empty((2, slices, n), np.int32), np.empty((2, slices, n), np.int8)
+    for tree, c in np.ndindex(2, slices):
+        parent[tree, c] = members[tree] if topology.n_nodes == 1 else _with_chains(topology, members[tree], c, slices)
+        edge[tree, c] = color[tree] if topology.n_nodes == 1 else color[tree, topology.node_of]
+        if topology.n_nodes > 1:
+            edge[tree, c][topology.node_of[parent[tree, c]] == topology.node_of] = tree
+    found = [_children(above, n) for above in parent.reshape(2 * slices, n)]
+    children, side, level = (np.concatenate(columns) for columns in zip(*found, strict=True))
+    rank, each = np.tile(np.arange(n, dtype=np.int32), 2 * slices), np.arange(2 * slices, dtype=np.int32)
+    return Trees(slices, rank, np.repeat(each // slices, n), np.repeat(each % slices, n), parent.ravel(), children, side, level,
+                 edge.ravel())
 
 
 def double_trees(n: int) -> np.ndarray:
@@ -140,16 +138,20 @@ def _with_chains(topology: Topology, node_parent: np.ndarray, c: int, slices: in
     return np.where(place > 0, at[node, place - 1], np.where(up >= 0, at[up, 0], -1))
 
 
-def _children(above: np.ndarray, rank: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Ranks of the children of each row, int64[rows, 3] (-1: none), and which child of its parent each row is."""
-    children, side = np.full((len(above), CHILDREN), -1), np.zeros(len(above), np.int64)
-    rows = np.flatnonzero(above >= 0)
-    rows = rows[np.argsort(above[rows], kind="stable")]
-    first = np.concatenate([[True], above[rows][1:] != above[rows][:-1]])
+def _children(parent: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of one tree: the children of each rank, int32[n, 3] (-1: none), which child of its parent it is, int8, hops to the root, int32."""
+    children, side = np.full((n, CHILDREN), -1, np.int32), np.zeros(n, np.int8)
+    rank = np.flatnonzero(parent >= 0)
+    rank = rank[np.argsort(parent[rank], kind="stable")]
+    first = np.concatenate([[True], parent[rank][1:] != parent[rank][:-1]])
     begin = np.flatnonzero(first)
-    side[rows] = np.arange(len(rows)) - begin[np.cumsum(first) - 1]
-    children[above[rows], side[rows]] = rank[rows]
-    return children, side
+    side[rank] = np.arange(len(rank)) - begin[np.cumsum(first) - 1]
+    children[parent[rank], side[rank]] = rank
+    level, climber = np.zeros(n, np.int32), parent
+    while (climber >= 0).any():
+        level += climber >= 0
+        climber = np.where(climber >= 0, parent[climber], -1)
+    return children, side, level
 
 
 def _landing(problem: Problem, side: np.ndarray, chunk: np.ndarray, parts: int) -> Ref:
@@ -159,75 +161,104 @@ def _landing(problem: Problem, side: np.ndarray, chunk: np.ndarray, parts: int) 
     return Ref(np.where(side == 0, int(Buffer.output), int(Buffer.scratch)), np.maximum(side - 1, 0) * parts + chunk)
 
 
-class Group(NamedTuple):
-    """Rows that do one thing with a chunk each in every round from `begins` (ascending) on, and what they need for it, in that order."""
+class Due(NamedTuple):
+    """Rows that do something now: places in the columns of `Groups`, ranks, channels on which their trees go up, chunks, who is heard."""
 
+    rows: np.ndarray
+    rank: np.ndarray
+    up: np.ndarray
+    chunk: np.ndarray
     begins: np.ndarray
-    columns: dict[str, np.ndarray]
-    depth: int
+    child: np.ndarray | None
 
-    def due(self, now: int) -> dict[str, np.ndarray]:
-        """The columns of those that do it in round `now`; `chunk` is the one that they do it with. Views, but for that."""
+
+class Group(NamedTuple):
+    """Rows that do one thing with a chunk each in every round from the one in `begins` (ascending) on, in that order.
+
+    Those from first[i] up to first[i + 1] begin in begins[i]. Of millions of rows nothing is kept that follows from others.
+    """
+
+    rows: np.ndarray
+    begins: np.ndarray
+    first: np.ndarray
+    n: int
+    slices: int
+    depth: int
+    child: np.ndarray | None = None
+
+    def due(self, now: int) -> Iterator[Due]:
+        """Those that do it in round `now`, at most MOST_ROWS at a time."""
         low, high = np.searchsorted(self.begins, (now - self.depth + 1, now + 1))
-        found = {name: column[low:high] for name, column in self.columns.items()}
-        return {**found, "chunk": found["chunk"] + np.int32(now)}
+        for start in range(self.first[low], self.first[high], MOST_ROWS):
+            window = slice(start, min(start + MOST_ROWS, int(self.first[high])))
+            begins = self.begins[np.searchsorted(self.first, np.arange(window.start, window.stop), side="right") - 1]
+            which, rank = np.divmod(self.rows[window], np.int32(self.n))  # of all trees of all slices
+            up = which + which // np.int32(self.slices) * np.int32(self.slices)
+            chunk = which * np.int32(self.depth) + (np.int32(now) - begins)
+            yield Due(self.rows[window], rank, up, chunk, begins, None if self.child is None else self.child[window])
 
 
 class Groups(NamedTuple):
-    """`climb`, `descend`: by color; `hear`, `add`: by number of children, from 1 on; `end`: those that hear their parent."""
+    """`climb`, `descend`: by color; `hear`, `add`: by number of children, from 1 on; `end`: those that hear their parent.
+
+    Of each row its parent, which child it is, and the buffer that it sends up. Rows below the root descend from round `height` on.
+    """
 
     climb: list[Group]
     descend: list[Group]
     hear: list[Group]
     add: list[Group]
     end: Group
+    parent: np.ndarray
+    side: np.ndarray
+    own: np.ndarray
+    height: int
+    slices: int
 
 
-def _groups(at: Trees, depth: int, height: int) -> Groups:
-    up = 2 * at.tree * at.slices + at.slice
-    degree = (at.children >= 0).sum(axis=1)
-    first = (at.tree * at.slices + at.slice) * depth
-
-    def group(which: np.ndarray, begins: np.ndarray, **columns: np.ndarray) -> Group:
-        rows = np.flatnonzero(which)
+def _groups(at: Trees, n: int, depth: int, height: int) -> Groups:
+    def group(which: np.ndarray, begins: np.ndarray, child: np.ndarray | None = None) -> Group:
+        rows = np.flatnonzero(which).astype(np.int32)
         rows = rows[np.argsort(begins[rows], kind="stable")]
-        columns |= {"rank": at.rank, "chunk": first - begins}
-        return Group(begins[rows], {name: column[rows].astype(np.int32) for name, column in columns.items()}, depth)
+        begin, where = np.unique(begins[rows], return_index=True)
+        return Group(rows, begin, np.append(where, len(rows)), n, at.slices, depth, None if child is None else child[rows])
 
-    own = np.where(degree > 0, int(Buffer.output), int(Buffer.input))
-    # The root goes on in the channel in which it added, so that its sum is there.
-    down, begun = up + at.slices, np.where(at.level == 1, up, up + at.slices)
-    below, adds = at.parent >= 0, height - at.level - 1
+    degree = (at.children >= 0).sum(axis=1, dtype=np.int8)
+    own = np.where(degree > 0, np.int8(Buffer.output), np.int8(Buffer.input))
+    below, adds, ends = at.parent >= 0, np.int32(height - 1) - at.level, at.level + np.int32(height - 1)
     edges = [below & (at.color == color) for color in (0, 1)]
     return Groups(
-        [group(each, adds + 1, parent=at.parent, up=up, side=at.side, own=own) for each in edges],
-        [group(each, height + at.level - 1, parent=at.parent, down=down, begun=begun) for each in edges],
-        [group(degree > side, adds, up=up, child=at.children[:, side]) for side in range(CHILDREN)],
-        [group(degree == children + 1, adds, up=up) for children in range(CHILDREN)],
-        group(below, height + at.level - 1, parent=at.parent, down=down))  # fmt: skip
+        [group(each, adds + np.int32(1)) for each in edges], [group(each, ends) for each in edges],
+        [group(degree > side, adds, at.children[:, side]) for side in range(CHILDREN)],
+        [group(degree == children + 1, adds) for children in range(CHILDREN)], group(below, ends),
+        at.parent, at.side, own, height, at.slices)  # fmt: skip
 
 
 def _puts(b: Builder, problem: Problem, groups: Groups, now: int) -> None:
     """What goes up in this round, and then what goes down, one color after the other."""
     for color, group in enumerate(groups.climb):
-        at, b.step = group.due(now), ROUND * now + color
-        b.put(rank=at["rank"], peer=at["parent"], src=Ref(at["own"], at["chunk"]), channel=at["up"],
-              dst=_landing(problem, at["side"], at["chunk"], b.parts))
+        b.step = ROUND * now + color
+        for at in group.due(now):
+            b.put(rank=at.rank, peer=groups.parent[at.rows], src=Ref(groups.own[at.rows], at.chunk), channel=at.up,
+                  dst=_landing(problem, groups.side[at.rows].astype(np.int32), at.chunk, b.parts))
     for color, group in enumerate(groups.descend):
-        at, b.step = group.due(now), ROUND * now + 2 + color
-        total = b.output[at["chunk"]]
-        b.put(rank=at["parent"], peer=at["rank"], src=total, dst=total, sig_channel=at["down"], channel=at["begun"])
+        b.step = ROUND * now + 2 + color
+        for at in group.due(now):
+            total, down = b.output[at.chunk], at.up + np.int32(groups.slices)
+            # The root goes on in the channel in which it added, so that its sum is there.
+            b.put(rank=groups.parent[at.rows], peer=at.rank, src=total, dst=total, sig_channel=down,
+                  channel=np.where(at.begins == groups.height, at.up, down))
 
 
 def _waits(b: Builder, problem: Problem, groups: Groups, now: int) -> None:
     """What has come in this round: sums from the children, which are added, and totals from the parent."""
     b.step = ROUND * now + ROUND - 1
     for group in groups.hear:
-        at = group.due(now)
-        b.wait(rank=at["rank"], peer=at["child"], channel=at["up"])
+        for at in group.due(now):
+            b.wait(rank=at.rank, peer=at.child, channel=at.up)
     for more, group in enumerate(groups.add):
-        at = group.due(now)
-        landed = [_landing(problem, np.full_like(at["rank"], side), at["chunk"], b.parts) for side in range(more + 1)]
-        b.reduce(rank=at["rank"], dst=b.output[at["chunk"]], srcs=[b.input[at["chunk"]], *landed], channel=at["up"])
-    at = groups.end.due(now)
-    b.wait(rank=at["rank"], peer=at["parent"], channel=at["down"])
+        for at in group.due(now):
+            landed = [_landing(problem, np.full_like(at.rank, side), at.chunk, b.parts) for side in range(more + 1)]
+            b.reduce(rank=at.rank, dst=b.output[at.chunk], srcs=[b.input[at.chunk], *landed], channel=at.up)
+    for at in groups.end.due(now):
+        b.wait(rank=at.rank, peer=groups.parent[at.rows], channel=at.up + np.int32(groups.slices))

@@ -18,7 +18,7 @@ from ..ir import Builder
 from ..topo import Topology
 from .cost import CHUNK_SECONDS, OP_SECONDS, Cost, machine
 from .degraded import CHANNELS, I64, Lanes, finish, lanes, no_load, node_order
-from .lane_meeting import Meeting, rounds
+from .lane_meeting import Meeting, number_of_rounds
 from .lane_teams import Frame, Ring, Role
 from .problem import Problem
 
@@ -79,8 +79,7 @@ def allocate(topology: Topology, shares: Shares) -> Allocation:
     ring = lanes(topology, order, amount[list(order)])
     common, meeting = finish(topology, ring.load), _alone(topology, ring, meets)
     used = np.zeros((topology.n_nodes, topology.nics_per_node), bool)
-    for column, node in enumerate(ring.nodes):
-        used[node, ring.nic[:, column]] = True
+    used[np.array(ring.nodes)[None, :], ring.nic] = True
     free, taken, load = no_load(topology), frozenset(ring.channel.tolist()), ring.load
     apart: list[Lanes | None] = []
     fraction: list[float] = []
@@ -113,8 +112,8 @@ def _members_only(topology: Topology, level: Level, load: np.ndarray, taken: fro
 def _alone(topology: Topology, ring: Lanes, amount: np.ndarray) -> float:
     """Seconds per byte that the lanes need for amount[node]."""
     load = no_load(topology)
-    for column, node in enumerate(ring.nodes):
-        np.add.at(load[node], ring.nic[:, column], ring.weight / ring.units * amount[node])
+    nodes = np.array(ring.nodes)
+    np.add.at(load, (nodes[None, :], ring.nic), (ring.weight / ring.units)[:, None] * amount[nodes])
     return finish(topology, load)
 
 
@@ -188,7 +187,7 @@ def estimate(problem: Problem, shares: Shares, most_waves: int = MOST_WAVES) -> 
     chunk = size * shares.ring / n / lane / depth.passes / pieces
     slow = steps * max(0.0, hop + at.add(chunk) - (pieces - 1) * chunk / at.one_nic) + hop
     for level in shares.levels:
-        turns = len(rounds(len(level.members), len(level.outsiders)))
+        turns = number_of_rounds(len(level.members), len(level.outsiders))
         piece = size * level.share / lane / depth.waves / len(level.members) / depth.pieces
         gap = hop + at.add(piece) - (depth.pieces - 1) * piece / at.one_nic
         slow += (depth.waves + 1) * turns * max(2 * depth.pieces * OP_SECONDS, gap)
@@ -232,8 +231,9 @@ def build(problem: Problem, name: str, shares: Shares, most_waves: int = MOST_WA
         least.insert(0, depth.passes * depth.ring_depth * topology.n_nodes)
     regions, parts = _regions(sizes, least)
     outside = max([len(level.outsiders) for level in shares.levels], default=0)
-    frame = Frame(problem.builder(name, channels=1 << 12, parts=parts, scratch_blocks=topology.gpus_per_node + outside), topology,
-                  found.local, ids=iter(range(1 << 12)))
+    channels = _channels(topology, found, shares)
+    frame = Frame(problem.builder(name, channels=channels, parts=parts, scratch_blocks=topology.gpus_per_node + outside), topology,
+                  found.local, ids=iter(range(channels)))
     every = np.arange(len(weight))
     ring = Ring(frame, Role.of(found.ring, every, order), *regions.pop(0), depth.passes, depth.ring_depth) if shares.ring > 0 else None
     meetings = [_meeting(frame, found, i, level, region, depth, shares.through)
@@ -244,9 +244,18 @@ def build(problem: Problem, name: str, shares: Shares, most_waves: int = MOST_WA
     for meeting in meetings:
         meeting.blocks()
     frame.arrive()
-    used = [lane.channel.max() for lane in (found.ring, *found.apart) if lane is not None]
-    frame.b.channels = int(max(next(frame.ids), found.local + 1, *(channel + 1 for channel in used)))
     return frame.b
+
+
+def _channels(topology: Topology, found: Allocation, shares: Shares) -> int:
+    """Channels of lanes, of work inside nodes, and numbers that Frame, Ring and Meeting take for signals in it."""
+    slices, inside = len(found.ring.channel), topology.gpus_per_node > 1
+    numbers = inside * (2 + slices * (shares.ring > 0))
+    for lane in found.apart:
+        lanes = 1 + (0 if lane is None else len(lane.channel))
+        numbers += slices * (lanes * (1 + inside) + inside)
+    used = [int(lane.channel.max()) for lane in (found.ring, *found.apart) if lane is not None]
+    return max(numbers, found.local + 1, *(channel + 1 for channel in used))
 
 
 def _meeting(frame: Frame, found: Allocation, i: int, level: Level, region: tuple[I64, I64], depth: Depth, through: bool) -> Meeting:

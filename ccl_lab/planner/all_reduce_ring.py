@@ -61,7 +61,15 @@ def _ring(problem: Problem, name: str, at: Rings) -> Builder:
 
 def loops(problem: Problem) -> RingLoops:
     """What `ring` repeats."""
-    at = rings(problem)
+    return _loops(problem, rings(problem))
+
+
+def loops_both_ways(problem: Problem) -> RingLoops:
+    """What `bidirectional_ring` repeats."""
+    return _loops(problem, rings(problem, both_ways=True))
+
+
+def _loops(problem: Problem, at: Rings) -> RingLoops:
     depth = ring_depth(problem, at.channels)
     first = at.first[:: problem.n] * problem.n * depth
     return ring_loops(at, at.units * problem.n * depth, first, stride=depth, depth=depth, steps=2 * problem.n - 2, reducing=problem.n - 1)

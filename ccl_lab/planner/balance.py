@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..ir import Buffer, Builder
+from ..ir import Buffer, Builder, RingLoops
 from ..topo import Topology
 from . import (
     all_gather_ring,
@@ -42,7 +42,7 @@ from .degraded import (
     remaining,
     ring_lanes,
 )
-from .orders import Rings, chains, flatten
+from .orders import Rings, chains, flatten, rings
 from .problem import Problem
 
 
@@ -109,6 +109,23 @@ def reduce_scatter(problem: Problem) -> Builder:
     if not is_degraded(problem.topology):
         return _named(reduce_scatter_ring.ring(problem))
     return reduce_scatter_ring.along(problem, "balance", rank_rings(problem.topology))
+
+
+def all_gather_loops(problem: Problem) -> RingLoops | None:
+    """What `all_gather` repeats; None where lanes carry different shares."""
+    at = _even_rings(problem)
+    return None if at is None else all_gather_ring.loops_along(problem, at)
+
+
+def reduce_scatter_loops(problem: Problem) -> RingLoops | None:
+    """What `reduce_scatter` repeats; None where lanes carry different shares."""
+    at = _even_rings(problem)
+    return None if at is None else reduce_scatter_ring.loops_along(problem, at)
+
+
+def _even_rings(problem: Problem) -> Rings | None:
+    at = rank_rings(problem.topology) if is_degraded(problem.topology) else rings(problem)
+    return at if (at.weight == 1).all() else None
 
 
 def broadcast(problem: Problem) -> Builder:

@@ -32,6 +32,9 @@ MOST_TOLD = 50_000_000
 # Algorithms in which a rank has an op or more for every other rank, however few the steps.
 PER_PEER = ("direct", "paired", "recursive_doubling", "recursive_halving")
 
+# Rings that are evaluated as such only where nodes are alike: who asks for them by name is told, `auto` does not try.
+BOTH_WAYS = ("bidirectional_ring",)
+
 # Algorithms that read peers' memory in place.
 IN_PLACE = ("one_pass", "flat", "two_level")
 
@@ -73,7 +76,7 @@ def pick(problem: Problem, ranked: list[Candidate], outlined: bool = False) -> s
 def _long(problem: Problem, candidate: Candidate, outlined: bool) -> bool:
     if ops_about(problem, candidate) <= (MOST_TOLD if outlined else MOST_OPS):
         return False
-    loops = ALGORITHMS[problem.collective][candidate.name].loops if outlined else None
+    loops = ALGORITHMS[problem.collective][candidate.name].loops if outlined and candidate.name not in BOTH_WAYS else None
     return loops is None or loops(problem) is None
 
 
@@ -116,7 +119,12 @@ def _degraded_ops(problem: Problem, name: str) -> int:
         return rows(problem, (SPLITS[name](problem).shares if name in SPLITS else None) or WHOLE)
     if problem.collective.startswith("all_to_all"):
         return problem.n * 2 * problem.n * 8
-    return problem.n * 3 * problem.n * problem.topology.nics_per_node
+    nics, rings = problem.topology.nics_per_node, problem.n * 3 * problem.n * problem.topology.nics_per_node
+    if problem.collective in ("gather", "scatter", "send_recv"):
+        return min(rings, (2 if problem.collective == "send_recv" else problem.n) * 2 * 8)
+    if problem.collective in ("broadcast", "reduce"):
+        return min(rings, problem.n * 3 * nics * broadcast_depth(problem, nics))
+    return rings
 
 
 def loss(problem: Problem) -> tuple[str, ...]:

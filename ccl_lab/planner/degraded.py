@@ -151,11 +151,11 @@ def _place(topology: Topology, nodes: tuple[int, ...], amount: F64, load: F64, t
         now[which, nic[:, c]] += unit
     used = np.flatnonzero(weight)
     local = picked[:, used]
-    rank = np.stack([topology.ranks_of(node)[local[kind[i]]] for i, node in enumerate(nodes)], axis=1)
-    nic = np.stack([topology.nic_of(rank[:, i], used) for i in range(len(nodes))], axis=1)
+    begin = np.cumsum(size) - size
+    rank = np.argsort(topology.node_of, kind="stable")[begin[list(nodes)] + local[kind].T]
+    nic = topology.nic_of(rank, used[:, None])
     after = np.where(np.isfinite(load), load, 0)
-    for i, node in enumerate(nodes):
-        np.add.at(after[node], nic[:, i], weight[used] * amount[i] / units)
+    np.add.at(after, (np.array(nodes)[None, :], nic), weight[used][:, None] * amount[None, :] / units)
     return Lanes(nodes, used.astype(np.int64), weight[used], rank.astype(np.int64), nic.astype(np.int64), after)
 
 

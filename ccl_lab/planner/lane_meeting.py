@@ -52,6 +52,22 @@ def rounds(members: int, outsiders: int) -> tuple[Round, ...]:
     return tuple(found)
 
 
+@lru_cache(maxsize=64)
+def number_of_rounds(members: int, outsiders: int) -> int:
+    """How many `rounds` there are, without the rounds: among thousands of members they would fill memory."""
+    sent, got, turn = np.zeros(members, np.int64), np.zeros(members, np.int64), 0
+    meets, places = members * -(-outsiders // members), np.arange(outsiders)
+    while turn < meets or (sent < members - 1).any():
+        passes = (sent < members - 1) & (sent <= got)
+        stands = (turn + places[places // members == turn // members]) % members
+        passes[(stands - 1) % members] = False
+        sent += passes
+        got[1:] += passes[:-1]
+        got[0] += passes[-1]
+        turn += 1
+    return turn
+
+
 @lru_cache(maxsize=4096)
 def is_first(members: int, outsiders: int, o: int, place: int) -> bool:
     """Whether outsider `o` is the first of a block that stands before member `place`."""

@@ -54,7 +54,11 @@ def along(problem: Problem, name: str, at: Rings) -> Builder:
 
 def loops(problem: Problem) -> RingLoops:
     """What `ring` repeats."""
-    at = rings(problem)
+    return loops_along(problem, rings(problem))
+
+
+def loops_along(problem: Problem, at: Rings) -> RingLoops:
+    """What rings of weight 1 repeat."""
     depth = ring_depth(problem, at.channels)
     first = at.first[:: problem.n] * depth
     return ring_loops(at, at.units * depth, first, stride=0, depth=depth, steps=problem.n - 1, reducing=problem.n - 1)

@@ -43,15 +43,16 @@ class _Timer(Builder):
         super().__init__(*arguments, **options)
         if self.counts is not None:
             raise Inapplicable("all_to_allv has a size for each pair")
-        rank, channel = np.arange(self.n_ranks)[:, None], np.arange(self.channels)[None, :]
-        tx = rx = np.full((self.n_ranks, self.channels), -1, np.int32)
-        if topology.n_nodes > 1:
-            nic = topology.node_of[:, None].astype(np.int64) * topology.nics_per_node + topology.nic_of(rank, channel)
-            tx = (3 * self.n_ranks + nic).astype(np.int32)
-            rx = (3 * self.n_ranks + topology.n_nodes * topology.nics_per_node + nic).astype(np.int32)
+        if topology.nics_per_node > np.iinfo(np.uint16).max:
+            raise Inapplicable(f"nodes have {topology.nics_per_node} NICs, and {np.iinfo(np.uint16).max} can be told apart")
+        crosses = topology.n_nodes > 1
+        nic = np.empty((self.n_ranks if crosses else 0, self.channels), np.uint16)
+        for channel in range(self.channels if crosses else 0):
+            nic[:, channel] = topology.nic_of(np.arange(self.n_ranks), channel)
         self._late_ps, self._topology, self.unordered = links["late_ps"], topology, False
-        self._flow = _core.Flow({**links, "ranks": self.n_ranks, "channels": self.channels, "nic_tx": tx.ravel(), "nic_rx": rx.ravel(),
-                                 "count": count, "parts": self.parts, "timetable": int(self.timetable)})  # fmt: skip
+        self._flow = _core.Flow({**links, "ranks": self.n_ranks, "channels": self.channels, "nodes": topology.n_nodes,
+                                 "nics": topology.nics_per_node, "nic": nic.ravel(), "count": count, "parts": self.parts,
+                                 "timetable": int(self.timetable)})  # fmt: skip
 
     def _emit(self, kind: Kind, rank: Ints, channel: Ints, *, peer: Ints = -1, sig_channel: Ints = -1, value: Ints = 0,
               dst: Ref | None = None, srcs: Sequence[Ref] = (), arg: Ints = 0, n_chunks: Ints = 0) -> None:  # fmt: skip
@@ -116,9 +117,11 @@ def flow_finish(outline: Outline, topology: Topology, count: int, itemsize: int,
 
         try:
             outline.emit(make)
-        except Inapplicable:
-            if ordered or not timers or not timers[-1].unordered or outline.ops_about > MOST_ORDERED:
+        except Inapplicable as why:
+            if ordered or not timers or not timers[-1].unordered:
                 raise
+            if outline.ops_about > MOST_ORDERED:
+                raise Inapplicable(f"{why}, and at most {MOST_ORDERED:,} ops are put in order") from None
             return None
         return timers[-1]
 

@@ -10,6 +10,9 @@ changes nothing.
 **Merging.** A ring that is turned by one unit (two, where nodes are passed through in turns) onto units with the same rates, latencies,
 late ranks and sizes is the same set of equations, which has one solution: so times of units are equal, and one unit that sends to itself
 stands for all. Rings whose links, rates and sizes are equal have equal times for the same reason.
+
+**Both directions.** A ring that runs backwards sends to the unit before. Of one unit, or of two, that is the unit after as well: where
+all units are one of at most two kinds, rings in both directions are evaluated like those in one. Elsewhere they are not.
 """
 
 from __future__ import annotations
@@ -42,9 +45,14 @@ class Rows:
         chains, length = orders.shape
         units = length // stations
         self.shape = (units, chains, stations)
-        shaped = orders.reshape(chains, units, stations)
-        self.rank = np.ascontiguousarray(shaped.transpose(1, 0, 2))
-        self.next = np.roll(orders, -1, axis=1).reshape(chains, units, stations).transpose(1, 0, 2)
+        self.backward = _backward(orders, topology, stations)
+
+        def by_unit(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+            shaped = column.reshape(chains, units, stations)
+            shaped[self.backward] = shaped[self.backward, ::-1]
+            return np.ascontiguousarray(shaped.transpose(1, 0, 2))
+
+        self.rank, self.next = by_unit(orders.copy()), by_unit(np.roll(orders, -1, axis=1))
         path = topology.path(self.rank, self.next, loops.channel[rings][None, :, None])
         links = topology.links
         self.memory = 2 * topology.n_ranks + self.rank
@@ -57,7 +65,7 @@ class Rows:
         self.ticks = np.isin(links.kind[self.a], (LinkKind.nic_tx, LinkKind.nic_rx)).astype(np.uint8)
         self.late, self.ready = late_ps[self.rank], late_ps[self.next]
         # Rows of a group of ops are written ring by ring (flat), or slice by slice and rank by rank (between nodes).
-        position = np.arange(length).reshape(units, 1, stations)
+        position = by_unit(np.tile(np.arange(length), (chains, 1)))
         group = int(topology.ranks_per_node[0])
         ring = rings[None, :, None]
         self.row = np.ascontiguousarray(position * group + ring % group if loops.in_node else ring * length + position, np.int64)
@@ -69,7 +77,7 @@ class Rows:
         if len(steps) == 1 and steps[0] > 0:  # every so many: no copy is needed
             chains = slice(int(chains[0]), int(chains[-1]) + 1, int(steps[0]))  # type: ignore[assignment]
         for name, column in vars(self).items():
-            setattr(part, name, column if name == "shape" else column[:, chains])
+            setattr(part, name, column if name == "shape" else column[chains] if name == "backward" else column[:, chains])
         part.shape = part.rank.shape
         return part
 
@@ -122,6 +130,9 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
     columns = [*named, rows.memory_rate, rows.a_rate, rows.b_rate, rows.latency, rows.ticks, rows.late, rows.ready, free, *(begin or ())]
     where = [np.where(np.isin(link, changes.link), link, -1) for link in (rows.a, rows.b)] if changes else []
     turn = turned_onto_itself([*columns, *where]) if merge and sizes.shape[-1] == 1 else units
+    if rows.backward.any() and (turn > 2 or sizes.shape[-1] > 1):
+        raise Inapplicable("rings in both directions are timed without it where all nodes, or every other one, are alike, and all messages "
+                           "too: no NIC that they use may be slower, no rank late")
     kept = [np.ascontiguousarray(column[:turn]).ravel() for column in columns]
     key = None
     if known is not None and turn < units and all((link < 0).all() for link in where):  # others are hardly ever met twice
@@ -190,6 +201,13 @@ def _stations(loops: RingLoops, topology: Topology) -> int:
     if (sizes != size).any():
         raise Inapplicable("nodes hold different numbers of ranks")
     node = topology.node_of[loops.orders].reshape(len(loops.orders), -1, size)
-    if (node != node[:1, :, :1]).any():
+    back = _backward(loops.orders, topology, size)
+    if (np.where(back[:, None, None], node[:, ::-1], node) != node[:1, :, :1]).any():
         raise Inapplicable("rings pass through the nodes in different orders")
     return size
+
+
+def _backward(orders: npt.NDArray[Any], topology: Topology, stations: int) -> npt.NDArray[np.bool_]:
+    """Rings that come to the units in the order opposite to that of the first one: bool[rings]."""
+    node = topology.node_of[orders[:, ::stations]]
+    return (node == node[0, ::-1]).all(axis=1) & (node != node[0]).any(axis=1)

@@ -3,6 +3,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/tuple.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <tuple>
@@ -87,13 +88,17 @@ HeldFlow* make_flow(const nb::dict& columns) {
   using I64 = const std::int64_t;
   using I32 = const std::int32_t;
   const ccl_lab::sim::FlowLinks links{
-      .ranks = c.number("ranks"), .channels = c.number("channels"), .node_of = c.get<I32>("node_of"), .nic_tx = c.get<I32>("nic_tx"),
-      .nic_rx = c.get<I32>("nic_rx"), .bytes_per_s = c.get<I64>("bytes_per_s"), .latency_ps = c.get<I64>("latency_ps"),
-      .late_ps = c.get<I64>("late_ps"), .alpha_ps = c.number("alpha_ps"), .count = c.number("count"), .parts = c.number("parts"),
-      .itemsize = c.number("itemsize"), .timetable = c.number("timetable") != 0, .changes = changes(c)};
+      .ranks = c.number("ranks"), .channels = c.number("channels"), .nodes = c.number("nodes"), .nics = c.number("nics"),
+      .node_of = c.get<I32>("node_of"), .nic = c.get<const std::uint16_t>("nic"), .bytes_per_s = c.get<I64>("bytes_per_s"),
+      .latency_ps = c.get<I64>("latency_ps"), .late_ps = c.get<I64>("late_ps"), .alpha_ps = c.number("alpha_ps"), .count = c.number("count"),
+      .parts = c.number("parts"), .itemsize = c.number("itemsize"), .timetable = c.number("timetable") != 0, .changes = changes(c)};
   const auto ranks = static_cast<std::size_t>(links.ranks), lanes = ranks * static_cast<std::size_t>(links.channels);
-  if (links.node_of.size() != ranks || links.late_ps.size() != ranks || links.nic_tx.size() != lanes || links.nic_rx.size() != lanes ||
-      links.latency_ps.size() != links.bytes_per_s.size() || links.bytes_per_s.size() < 3 * ranks || links.parts < 1 ||
+  const auto below = [](std::int64_t end) { return [end](std::int64_t v) { return v >= 0 && v < end; }; };
+  const auto nics = static_cast<std::size_t>(links.nodes * links.nics);
+  if (links.node_of.size() != ranks || links.late_ps.size() != ranks ||
+      links.nic.size() != (links.nodes > 1 ? lanes : 0) ||
+      links.latency_ps.size() != links.bytes_per_s.size() || links.bytes_per_s.size() < 3 * ranks + 2 * nics || links.parts < 1 ||
+      !std::ranges::all_of(links.node_of, below(links.nodes)) || !std::ranges::all_of(links.nic, below(links.nics)) ||
       !ccl_lab::sim::Changes::good(links.changes, links.bytes_per_s.size()))
     throw nb::value_error("Flow: columns do not fit together");
   return new HeldFlow{columns, ccl_lab::sim::Flow(links, c.number("ordered") != 0)};

@@ -10,6 +10,7 @@
 #include "ccl_lab/schema.hpp"
 #include "check.hpp"
 #include "sim/exact.hpp"
+#include "sim/order.hpp"
 
 using namespace ccl_lab;
 using sim::ExactStatus;
@@ -210,4 +211,26 @@ TEST(random_columns_are_refused_or_simulated) {
       CHECK(c.begin(op) >= 0 && c.end(op) >= c.begin(op) && c.arrive(op) >= c.begin(op) && c.level[op] >= 0);
   }
   CHECK(counts[0] > 1000 && counts[1] > 1000 && counts[3] > 1000);
+}
+
+// Of a link that thousands want, and of those that meet it late, and then others: the first turn that neither has given away.
+TEST(turns_are_the_first_that_neither_link_has_given_away) {
+  std::mt19937_64 random(11);
+  constexpr std::int32_t kLinks = 40;
+  sim::Turns turns(kLinks);
+  for (int batch = 0; batch < 20; ++batch) {
+    std::vector<std::vector<bool>> given(kLinks, std::vector<bool>(8000, false));
+    turns.clear();
+    for (int i = 0; i < 2000; ++i) {
+      const auto a = static_cast<std::int32_t>(random() % 4 < 3 ? random() % 2 : random() % kLinks);
+      const auto b = static_cast<std::int32_t>(random() % kLinks);
+      std::size_t want = 0;
+      while (given[static_cast<std::size_t>(a)][want] || given[static_cast<std::size_t>(b)][want]) ++want;
+      given[static_cast<std::size_t>(a)][want] = given[static_cast<std::size_t>(b)][want] = true;
+      if (turns.next(a, b) != static_cast<std::int64_t>(want)) {
+        CHECK(false);
+        return;
+      }
+    }
+  }
 }

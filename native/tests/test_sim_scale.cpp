@@ -125,11 +125,12 @@ TEST(columns_that_do_not_fit_are_refused) {
 }
 
 TEST(told_ops_that_are_wrong_are_refused) {
-  const std::vector<std::int32_t> node{0, 1}, nic_tx{6, 7}, nic_rx{8, 9};
+  const std::vector<std::int32_t> node{0, 1};
+  const std::vector<std::uint16_t> nic{0, 0};
   const std::vector<std::int64_t> rate(10, 1'000'000'000), latency(10, 500), late{0, 0};
-  const FlowLinks links{.ranks = 2, .channels = 1, .node_of = node, .nic_tx = nic_tx, .nic_rx = nic_rx, .bytes_per_s = rate,
+  const FlowLinks links{.ranks = 2, .channels = 1, .nodes = 2, .nics = 1, .node_of = node, .nic = nic, .bytes_per_s = rate,
                         .latency_ps = latency, .late_ps = late, .alpha_ps = 0, .count = 1000, .parts = 1, .itemsize = 1};
-  const std::vector<std::int32_t> rank{0}, zero{0}, one{1}, far{7}, peer{1}, back{0};
+  const std::vector<std::int32_t> rank{0}, zero{0}, one{1}, far{7}, peer{1}, back{0}, nobody{-1};
   const auto ops = [&](Kind kind, const auto& r, const auto& p, const auto& value) {
     return FlowOps{static_cast<std::uint8_t>(kind), r, zero, p, zero, value, zero, one, 1, {}, {}};
   };
@@ -151,6 +152,14 @@ TEST(told_ops_that_are_wrong_are_refused) {
   CHECK(flow.run(ops(Kind::put, far, peer, zero)) == FlowStatus::bad_op);
   CHECK(flow.run(ops(Kind::put, rank, far, zero)) == FlowStatus::bad_op);
   CHECK(flow.run(ops(Kind::get, rank, peer, zero)) == FlowStatus::unsupported);
+  FlowLinks timed = links;
+  timed.timetable = true;
+  Flow table(timed, false), table_ordered(timed, true);
+  for (Flow* each : {&table, &table_ordered}) {
+    FlowOps flush = ops(Kind::flush, rank, nobody, zero);
+    flush.step = zero;
+    CHECK(each->run(flush) == FlowStatus::unsupported);
+  }
 }
 
 // Odd links here and there in a long ring: the units between them do the same, and are passed over.

@@ -10,7 +10,7 @@ import pytest
 
 from ccl_lab.errors import DtypeError, ShapeError, UsageError
 from ccl_lab.ir import Buffer, Kind, collectives
-from ccl_lab.planner import ALGORITHMS, algorithms, estimate, plan
+from ccl_lab.planner import ALGORITHMS, algorithms, all_reduce_double_binary_tree, estimate, plan
 from ccl_lab.planner.all_reduce_double_binary_tree import double_trees, edge_colors, trees_of
 from ccl_lab.planner.choose import IN_PLACE
 from ccl_lab.planner.orders import ring_orders, tree_order
@@ -152,6 +152,12 @@ def test_trees_over_nodes_cross_once_a_node_on_the_nic_of_their_slice(topology: 
     assert (~below).sum() == 2 * slices
     if topology.gpus_per_node >= topology.nics_per_node and topology is not UNEVEN:
         assert (topology.nic_of(trees.rank[far], trees.slice[far]) == trees.slice[far]).all()
+
+
+def test_trees_told_a_few_rows_at_a_time_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = plan("all_reduce", TWO_NODES, "1MiB", algorithm="double_binary_tree")
+    monkeypatch.setattr(all_reduce_double_binary_tree, "MOST_ROWS", 3)
+    assert plan("all_reduce", TWO_NODES, "1MiB", algorithm="double_binary_tree").digest == whole.digest
 
 
 def test_tree_order_enters_each_node_once() -> None:

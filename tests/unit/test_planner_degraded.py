@@ -24,7 +24,7 @@ from ccl_lab.planner.degraded import (
     rates_of,
     ring_lanes,
 )
-from ccl_lab.planner.lane_meeting import rounds
+from ccl_lab.planner.lane_meeting import number_of_rounds, rounds
 from ccl_lab.planner.problem import make_problem
 from ccl_lab.simulator import exact_times
 from ccl_lab.topo import Topology
@@ -232,3 +232,13 @@ def test_in_every_round_a_node_sends_and_receives_once(members: int, outsiders: 
         passed += sum(item >= 0 for item in now.item)
     assert len(met) == members * outsiders
     assert passed == members * (members - 1)
+    assert number_of_rounds(members, outsiders) == len(rounds(members, outsiders))
+
+
+@pytest.mark.parametrize("name", ["balance", "resilient", "recursive", "optcc", "mix"])
+def test_channels_are_as_many_as_are_used(name: str) -> None:
+    """What is timed as it is told has memory for each channel of each rank."""
+    for topology in (Topology.preset("h100", 3).without((1, 2)), Topology.cluster(5, 1, 4, nic_gbits_per_s=100).slow(2.5, nic=(1, 0))):
+        schedule = plan("all_reduce", topology, "8MiB", algorithm=name)
+        used = 1 + int(max(schedule.ops.channel.max(), schedule.ops.sig_channel.max()))
+        assert used <= schedule.n_channels <= used + 1

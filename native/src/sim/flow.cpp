@@ -10,27 +10,33 @@ namespace ccl_lab::sim {
 namespace {
 
 constexpr std::size_t kKnown = 1024;
-constexpr std::uint64_t kMany = 64;  // counters of one destination and channel that a list is good for
+constexpr int kFew = 4;               // counters of one destination and channel that are looked for one by one
+constexpr std::uint64_t kMany = 64;  // that a list is good for
 
 }  // namespace
 
 Flow::Flow(const FlowLinks& links, bool ordered)
     : ordered_(ordered), turns_(ordered ? links.bytes_per_s.size() : 0), links_(links), changes_(links.changes, links.bytes_per_s.size()),
-      channels_(static_cast<std::size_t>(links.ranks * links.channels)), served_(links.bytes_per_s.size()),
-      first_counter_(channels_.size(), -1), listed_(channels_.size(), 0), known_(kKnown) {
+      channels_(static_cast<std::size_t>(links.ranks * links.channels)), left_(links.timetable ? links.late_ps.size() : channels_.size()),
+      served_(links.bytes_per_s.size()), first_counter_(channels_.size(), -1), known_(kKnown) {
   for (std::size_t i = 0; i < channels_.size(); ++i)
-    channels_[i].clock_ps = channels_[i].left_ps = links.late_ps[i / static_cast<std::size_t>(links.channels)];
+    channels_[i].clock_ps = links.late_ps[i / static_cast<std::size_t>(links.channels)];
   chunk_bytes_ = links.count % links.parts == 0 ? links.count / links.parts * links.itemsize : -1;
   part_ticks_ = links.timetable ? 0 : (links.count + links.parts - 1) / links.parts * links.itemsize;
-  if (ordered) lines_.resize(channels_.size());
+  if (ordered) {
+    lines_.resize(channels_.size());
+    told_.reserve(kMostTold);  // memory is taken as it is used; grown by halves it would be there twice
+  }
   find_shared();
 }
 
 void Flow::find_shared() {
   shared_.assign(served_.size(), links_.channels > 1);
+  if (links_.nodes == 1) return;
   std::vector<bool> seen(served_.size(), false);
-  for (const auto& nics : {links_.nic_tx, links_.nic_rx}) {
-    for (const std::int32_t link : nics) {
+  for (std::size_t i = 0; i < channels_.size(); ++i) {
+    for (const bool receives : {false, true}) {
+      const std::int32_t link = nic_of(i, receives);
       if (link < 0) continue;
       if (seen[static_cast<std::size_t>(link)]) shared_[static_cast<std::size_t>(link)] = true;
       seen[static_cast<std::size_t>(link)] = true;
@@ -110,27 +116,27 @@ FlowStatus Flow::row(const FlowOps& ops, std::size_t i) {
   if (links_.timetable) not_before(at, ops.step[i]);
   if (kind == Kind::put && ops.peer[i] != ops.rank[i]) {
     const Issue issued = issue(at);
-    status = transfer(ops, i, at, issued, sent);
+    status = transfer(ops, i, issued, sent);
   } else if (kind == Kind::put || kind == Kind::copy || kind == Kind::reduce) {
     status = work(ops, i, at, sent);
   } else if (kind == Kind::wait) {
     status = wait(ops, i, at);
   } else if (kind == Kind::signal) {
     status = signal(ops, i, issue(at), sent);
-  } else if (kind == Kind::flush && ops.peer[i] < 0) {
-    flush(at);
+  } else if (kind == Kind::flush && ops.peer[i] < 0 && !links_.timetable) {
+    flush(channel_id(ops, i));
     status = FlowStatus::ok;
   }
   if (status != FlowStatus::ok) return status;
   if ((kind == Kind::put || kind == Kind::signal) && ops.sig_channel[i] >= 0)
-    status = raise(counter(ops.peer[i], ops.rank[i], ops.sig_channel[i]), sent);
+    status = signalled(counter_id(ops.peer[i], ops.rank[i], ops.sig_channel[i]), sent);
   return status == FlowStatus::ok ? checked(at, kind) : status;
 }
 
 FlowStatus Flow::checked(const Channel& at, Kind kind) {
   // A flush leaves the place before the first one of a tick.
   const bool placed = kind == Kind::flush || (at.batch & (kPlaces - 1)) <= kPlaces - 8;
-  return placed && at.clock_ps <= kLatest && at.left_ps <= kLatest ? FlowStatus::ok : FlowStatus::overflow;
+  return placed && at.clock_ps <= kLatest ? FlowStatus::ok : FlowStatus::overflow;
 }
 
 // In a timetable a channel comes to an op at its step at the earliest.
@@ -147,10 +153,10 @@ Flow::Issue Flow::issue(Channel& at) {
   return {at.clock_ps, at.batch};
 }
 
-void Flow::flush(Channel& at) {
-  at.clock_ps = std::max(at.clock_ps, at.left_ps);
-  at.batch += 1;
-  at.batch = std::max(at.batch, (at.left_tick << kPlaceBits) - 1);  // the next op comes at the tick when its puts have left
+void Flow::flush(std::size_t id) {
+  Channel& at = channels_[id];
+  at.clock_ps = std::max(at.clock_ps, left_[id].ps);
+  at.batch = std::max(at.batch + 1, (left_[id].tick << kPlaceBits) - 1);  // the next op comes at the tick when its puts have left
   at.row = false;
 }
 
@@ -169,7 +175,7 @@ std::pair<std::int32_t, std::int32_t> Flow::path(const FlowOps& ops, std::size_t
   const auto n = static_cast<std::int32_t>(links_.ranks);
   if (links_.node_of[static_cast<std::size_t>(from)] == links_.node_of[static_cast<std::size_t>(to)]) return {from, n + to};
   const auto at = [&](std::int32_t rank) { return static_cast<std::size_t>(rank * links_.channels + ops.channel[i]); };
-  return {links_.nic_tx[at(from)], links_.nic_rx[at(to)]};
+  return {nic_of(at(from), false), nic_of(at(to), true)};
 }
 
 std::int64_t Flow::latency(const FlowOps& ops, std::size_t i, std::int32_t a, std::int32_t b) const {
@@ -186,7 +192,7 @@ std::int64_t Flow::busy(std::int64_t nbytes, std::int32_t link) {
 }
 
 // A put to another rank.
-FlowStatus Flow::transfer(const FlowOps& ops, std::size_t i, Channel& at, const Issue& issued, Message& sent) {
+FlowStatus Flow::transfer(const FlowOps& ops, std::size_t i, const Issue& issued, Message& sent) {
   const auto [a, b] = path(ops, i);
   if (a < 0 || b < 0) return FlowStatus::bad_op;
   Served &tx = served_[static_cast<std::size_t>(a)], &rx = served_[static_cast<std::size_t>(b)];
@@ -195,16 +201,17 @@ FlowStatus Flow::transfer(const FlowOps& ops, std::size_t i, Channel& at, const 
   const std::int64_t start = std::max({issued.clock_ps, links_.late_ps[static_cast<std::size_t>(ops.peer[i])], tx.free_ps, rx.free_ps});
   tx.free_ps = through(nbytes, a, start + held);
   rx.free_ps = through(nbytes, b, start + held);
-  const std::int64_t left = std::max(tx.free_ps, rx.free_ps);
-  at.left_ps = std::max(at.left_ps, left);
-  if (left > kLatest) return FlowStatus::overflow;
+  const std::int64_t done = std::max(tx.free_ps, rx.free_ps);
+  Left& at = left(ops, i);
+  at.ps = std::max(at.ps, done);
+  if (done > kLatest) return FlowStatus::overflow;
   std::int64_t tick = issued.batch >> kPlaceBits;
   if (a >= 3 * links_.ranks) {
     tick = tx.free_tick = rx.free_tick = std::max({tick, tx.free_tick, rx.free_tick}) + ops.n_chunks[i] * part_ticks_;
-    at.left_tick = std::max(at.left_tick, tick);
+    at.tick = std::max(at.tick, tick);
     if (tick > kLastTick) return FlowStatus::overflow;
   }
-  sent = {left + latency(ops, i, a, b), tick, issued.batch};
+  sent = {done + latency(ops, i, a, b), tick, issued.batch};
   return FlowStatus::ok;
 }
 
@@ -219,7 +226,6 @@ FlowStatus Flow::work(const FlowOps& ops, std::size_t i, Channel& at, Message& s
   const std::int64_t ready = ops.ready_ps.empty() ? 0 : ops.ready_ps[i];
   const std::int64_t start = std::max({at.clock_ps, ready, memory.free_ps});
   at.clock_ps = memory.free_ps = start + busy(bytes(ops, i) * (adds ? ops.sources : 1), link);
-  if (static_cast<Kind>(ops.kind) == Kind::put) at.left_ps = std::max(at.left_ps, at.clock_ps);
   sent = {at.clock_ps, at.batch >> kPlaceBits, at.batch};
   return FlowStatus::ok;
 }
@@ -234,24 +240,35 @@ FlowStatus Flow::signal(const FlowOps& ops, std::size_t i, const Issue& issued, 
 }
 
 // A counter rises in static order, never before an earlier raise was seen.
-FlowStatus Flow::raise(Counter& at, Message message) {
-  if (at.raised > 0) {
-    if (message.batch < at.last.batch) return FlowStatus::disorder;
-    message.arrive_ps = std::max(message.arrive_ps, at.last.arrive_ps);
-    message.leaves = std::max(message.leaves, at.last.leaves);
-  }
-  at.before = at.last;
-  at.last = message;
-  ++at.raised;
+FlowStatus Flow::raise(Counter& at, const Message& message) {
+  if (message.batch < at.batch) return FlowStatus::disorder;
+  at.arrive_ps = std::max(message.arrive_ps, at.arrive_ps);
+  at.leaves = std::max<std::int64_t>(message.leaves, at.leaves);
+  at.batch = message.batch;
   return FlowStatus::ok;
 }
 
+// A raise as written: a wait may ask for the last one, or, where nobody has waited for that yet, for the one before.
+FlowStatus Flow::signalled(std::int32_t id, const Message& message) {
+  Counter& at = counters_[static_cast<std::size_t>(id)];
+  if (at.waiting > 0) before(id) = at.last();
+  if (at.waiting == kMostWaiting) return FlowStatus::too_early;
+  ++at.waiting;
+  return raise(at, message);
+}
+
+Message& Flow::before(std::int32_t counter) {
+  if (before_.size() < counters_.size()) before_.resize(counters_.size());
+  return before_[static_cast<std::size_t>(counter)];
+}
+
 FlowStatus Flow::wait(const FlowOps& ops, std::size_t i, Channel& at) {
-  Counter& counted = counter(ops.rank[i], ops.peer[i], ops.sig_channel[i]);
-  counted.consumed += ops.value[i];
-  const std::int64_t later = counted.raised - counted.consumed;
+  const std::int32_t id = counter_id(ops.rank[i], ops.peer[i], ops.sig_channel[i]);
+  Counter& counted = counters_[static_cast<std::size_t>(id)];
+  const std::int64_t later = static_cast<std::int64_t>(counted.waiting) - ops.value[i];
   if (later < 0 || later > 1 || ops.value[i] < 1) return FlowStatus::too_early;
-  go_on(at, later == 0 ? counted.last : counted.before);
+  counted.waiting = static_cast<std::uint64_t>(later);
+  go_on(at, later == 0 ? counted.last() : before(id));
   return FlowStatus::ok;
 }
 
@@ -265,16 +282,35 @@ void Flow::go_on(Channel& at, const Message& seen) {
 
 std::int32_t Flow::counter_id(std::int32_t destination, std::int32_t source, std::int32_t sig_channel) {
   const auto list = static_cast<std::size_t>(destination * links_.channels + sig_channel);
+  if (listed_.empty()) return counter_of_few(list, source);
   if (listed_[list] >> 56 == kMany) return counter_of_many(list, source);
-  std::int32_t& first = first_counter_[list];
-  // Most lists are of partners at distances of powers of two: one bit each says who cannot be in the list.
-  const auto apart = static_cast<std::uint32_t>(destination ^ source);
-  const int zeros = apart == 0 ? 0 : std::countr_zero(apart);
-  const std::uint64_t bit = std::uint64_t{1} << ((zeros * 3 + static_cast<int>((apart >> zeros >> 1) & 3u)) % 56);
+  const std::uint64_t bit = bit_of(destination, source);
   const bool maybe = (listed_[list] & bit) != 0;
   listed_[list] |= bit;
+  if (const std::int32_t found = maybe ? in_list(list, source) : kNone; found != kNone) return found;
+  listed_[list] += std::uint64_t{1} << 56;
+  if (listed_[list] >> 56 == kMany) {  // from here on a hash finds them
+    for (std::int32_t at = first_counter_[list]; at >= 0; at = counters_[static_cast<std::size_t>(at)].next) {
+      const auto id = static_cast<std::size_t>(many_(static_cast<std::int32_t>(list), counters_[static_cast<std::size_t>(at)].source));
+      many_counters_.resize(std::max(many_counters_.size(), id + 1), kNone);
+      many_counters_[id] = at;
+    }
+    return counter_of_many(list, source);
+  }
+  return first_counter_[list] = new_counter(source, first_counter_[list]);
+}
+
+// Most lists are of partners at distances of powers of two: one bit each says who cannot be in the list.
+std::uint64_t Flow::bit_of(std::int32_t destination, std::int32_t source) {
+  const auto apart = static_cast<std::uint32_t>(destination ^ source);
+  const int zeros = apart == 0 ? 0 : std::countr_zero(apart);
+  return std::uint64_t{1} << ((zeros * 3 + static_cast<int>((apart >> zeros >> 1) & 3u)) % 56);
+}
+
+std::int32_t Flow::in_list(std::size_t list, std::int32_t source) {
+  std::int32_t& first = first_counter_[list];
   std::int32_t before = -1;
-  for (std::int32_t at = maybe ? first : -1; at >= 0; before = at, at = counters_[static_cast<std::size_t>(at)].next) {
+  for (std::int32_t at = first; at >= 0; before = at, at = counters_[static_cast<std::size_t>(at)].next) {
     Counter& found = counters_[static_cast<std::size_t>(at)];
     if (found.source != source) continue;
     if (before >= 0) {  // to the front: it is asked for again soon
@@ -284,16 +320,28 @@ std::int32_t Flow::counter_id(std::int32_t destination, std::int32_t source, std
     }
     return at;
   }
-  listed_[list] += std::uint64_t{1} << 56;
-  if (listed_[list] >> 56 == kMany) {  // from here on a hash finds them
-    for (std::int32_t at = first; at >= 0; at = counters_[static_cast<std::size_t>(at)].next) {
-      const auto id = static_cast<std::size_t>(many_(static_cast<std::int32_t>(list), counters_[static_cast<std::size_t>(at)].source));
-      many_counters_.resize(std::max(many_counters_.size(), id + 1), kNone);
-      many_counters_[id] = at;
+  return kNone;
+}
+
+// As long as no list has more than a few, which is so in rings and trees, nothing but the lists is kept.
+std::int32_t Flow::counter_of_few(std::size_t list, std::int32_t source) {
+  if (const std::int32_t found = in_list(list, source); found != kNone) return found;
+  int length = 1;
+  for (std::int32_t at = first_counter_[list]; at >= 0; at = counters_[static_cast<std::size_t>(at)].next) ++length;
+  first_counter_[list] = new_counter(source, first_counter_[list]);
+  if (length > kFew) note_lists();
+  return first_counter_[list];
+}
+
+void Flow::note_lists() {
+  listed_.assign(first_counter_.size(), 0);
+  for (std::size_t list = 0; list < listed_.size(); ++list) {
+    const auto destination = static_cast<std::int32_t>(static_cast<std::int64_t>(list) / links_.channels);
+    for (std::int32_t at = first_counter_[list]; at >= 0; at = counters_[static_cast<std::size_t>(at)].next) {
+      listed_[list] |= bit_of(destination, counters_[static_cast<std::size_t>(at)].source);
+      listed_[list] += std::uint64_t{1} << 56;
     }
-    return counter_of_many(list, source);
   }
-  return first = new_counter(source, first);
 }
 
 std::int32_t Flow::counter_of_many(std::size_t list, std::int32_t source) {
@@ -304,7 +352,7 @@ std::int32_t Flow::counter_of_many(std::size_t list, std::int32_t source) {
 }
 
 std::int32_t Flow::new_counter(std::int32_t source, std::int32_t next) {
-  counters_.push_back({source, next, 0, 0, {}, {}});
+  counters_.push_back({.source = source, .next = next});
   if (ordered_) watches_.emplace_back();
   return static_cast<std::int32_t>(counters_.size() - 1);
 }
@@ -316,10 +364,10 @@ FlowStatus Flow::finish(std::span<std::int64_t> finish_ps) {
     for (const Line& line : lines_)
       if (line.held != Held::no) return FlowStatus::deadlock;
   }
-  for (std::size_t i = 0; i < channels_.size(); ++i) {
-    std::int64_t& finish = finish_ps[i / static_cast<std::size_t>(links_.channels)];
-    finish = std::max({finish, channels_[i].clock_ps, channels_[i].left_ps});
-  }
+  const auto raise_to = [&](std::size_t rank, std::int64_t ps) { finish_ps[rank] = std::max(finish_ps[rank], ps); };
+  const auto channels = static_cast<std::size_t>(links_.channels);
+  for (std::size_t i = 0; i < channels_.size(); ++i) raise_to(i / channels, channels_[i].clock_ps);
+  for (std::size_t i = 0; i < left_.size(); ++i) raise_to(links_.timetable ? i : i / channels, left_[i].ps);
   return FlowStatus::ok;
 }
 

@@ -46,13 +46,14 @@ struct FlowOps {
 
 struct FlowLinks {
   std::int64_t ranks = 0, channels = 0;
+  std::int64_t nodes = 1, nics = 0;                         // nics: of a node
   std::span<const std::int32_t> node_of;                    // [ranks]
-  std::span<const std::int32_t> nic_tx, nic_rx;             // [ranks][channels] link ids; -1 where there is none
-  std::span<const std::int64_t> bytes_per_s, latency_ps;    // by link id: ranks' tx, rx, memory, then NICs
+  std::span<const std::uint16_t> nic;                       // [ranks][channels] of those of the node; none is read on one node
+  std::span<const std::int64_t> bytes_per_s, latency_ps;    // by link id: ranks' tx, rx, memory, then NICs' tx, rx, node by node
   std::span<const std::int64_t> late_ps;                    // [ranks]
   std::int64_t alpha_ps = 0;
   std::int64_t count = 0, parts = 1, itemsize = 1;          // elements of a block, and what it is cut in (ccl_lab/ir/layout.py)
-  bool timetable = false;
+  bool timetable = false;  // such schedules have no flushes
   ChangeColumns changes = {};
 };
 
@@ -67,18 +68,33 @@ class Flow {
   [[nodiscard]] std::int64_t ops() const { return op_; }
 
  private:
+  // There are as many as ranks times channels: millions.
   struct Channel {
-    std::int64_t clock_ps = 0, left_ps = 0, batch = -1, left_tick = 0;
-    bool row = false;  // its last op was a put or a signal, at which it goes on
+    std::int64_t clock_ps = 0;
+    std::int64_t batch : 63 = -1;
+    bool row : 1 = false;  // its last op was a put or a signal, at which it goes on
+  };
+  static_assert(sizeof(Channel) == 16);
+  // When the puts of a channel had left, for a flush; in a timetable, which has none, of a rank.
+  struct Left {
+    std::int64_t ps = 0, tick = 0;
   };
   // When a channel came to an op that others serve: what its transfer or signal needs to know.
   struct Issue {
     std::int64_t clock_ps = 0, batch = 0;
   };
+  // The last raise of a counter, and how many were not waited for (as written; ordered they are counted in Watch). What came before the
+  // last one is in `before_`, if anybody may ask for it.
   struct Counter {
-    std::int32_t source = -1, next = -1, raised = 0, consumed = 0;
-    Message last, before;
+    std::int32_t source = -1, next = -1;
+    std::int64_t arrive_ps = 0, batch = 0;
+    std::int64_t leaves : 44 = 0;
+    std::uint64_t waiting : 20 = 0;
+
+    [[nodiscard]] Message last() const { return {arrive_ps, leaves, batch}; }
   };
+  static_assert(sizeof(Counter) == 32 && kLastTick < std::int64_t{1} << 43);
+  static constexpr std::uint64_t kMostWaiting = (std::uint64_t{1} << 20) - 1;
 
   FlowStatus row(const FlowOps& ops, std::size_t i);
   void find_shared();
@@ -86,18 +102,26 @@ class Flow {
   [[nodiscard]] bool contends(const FlowOps& ops, std::size_t i) const;
   [[nodiscard]] std::int64_t next_batch(const FlowOps& ops, std::size_t i);
   static Issue issue(Channel& channel);
-  FlowStatus transfer(const FlowOps& ops, std::size_t i, Channel& channel, const Issue& issued, Message& sent);
+  FlowStatus transfer(const FlowOps& ops, std::size_t i, const Issue& issued, Message& sent);
   FlowStatus work(const FlowOps& ops, std::size_t i, Channel& channel, Message& sent);
   FlowStatus wait(const FlowOps& ops, std::size_t i, Channel& channel);
   FlowStatus signal(const FlowOps& ops, std::size_t i, const Issue& issued, Message& sent);
-  static FlowStatus raise(Counter& at, Message message);
+  static FlowStatus raise(Counter& at, const Message& message);
+  FlowStatus signalled(std::int32_t counter, const Message& message);
+  Message& before(std::int32_t counter);
   static void go_on(Channel& channel, const Message& seen);
   static void not_before(Channel& channel, std::int64_t step);
-  static void flush(Channel& channel);
+  void flush(std::size_t channel);
   static FlowStatus checked(const Channel& channel, Kind kind);
   [[nodiscard]] bool in_range(const FlowOps& ops, std::size_t i) const;
   [[nodiscard]] std::int64_t bytes(const FlowOps& ops, std::size_t i) const;
   [[nodiscard]] std::pair<std::int32_t, std::int32_t> path(const FlowOps& ops, std::size_t i) const;
+  // Of a (rank, channel); -1 where nodes have none.
+  [[nodiscard]] std::int32_t nic_of(std::size_t lane, bool receives) const {
+    if (links_.nic.empty()) return -1;
+    const std::int64_t node = links_.node_of[lane / static_cast<std::size_t>(links_.channels)];
+    return static_cast<std::int32_t>(3 * links_.ranks + (receives * links_.nodes + node) * links_.nics + links_.nic[lane]);
+  }
   [[nodiscard]] std::int64_t latency(const FlowOps& ops, std::size_t i, std::int32_t a, std::int32_t b) const;
   [[nodiscard]] std::int64_t busy(std::int64_t nbytes, std::int32_t link);
   [[nodiscard]] std::int64_t through(std::int64_t nbytes, std::int32_t link, std::int64_t start_ps) {
@@ -106,12 +130,17 @@ class Flow {
   }
   std::int32_t counter_id(std::int32_t destination, std::int32_t source, std::int32_t sig_channel);
   std::int32_t counter_of_many(std::size_t list, std::int32_t source);
+  std::int32_t counter_of_few(std::size_t list, std::int32_t source);
+  std::int32_t in_list(std::size_t list, std::int32_t source);
   std::int32_t new_counter(std::int32_t source, std::int32_t next);
-  Counter& counter(std::int32_t destination, std::int32_t source, std::int32_t sig_channel) {
-    return counters_[static_cast<std::size_t>(counter_id(destination, source, sig_channel))];
+  void note_lists();
+  static std::uint64_t bit_of(std::int32_t destination, std::int32_t source);
+  [[nodiscard]] std::size_t channel_id(const FlowOps& ops, std::size_t i) const {
+    return static_cast<std::size_t>(ops.rank[i] * links_.channels + ops.channel[i]);
   }
-  Channel& channel(const FlowOps& ops, std::size_t i) {
-    return channels_[static_cast<std::size_t>(ops.rank[i] * links_.channels + ops.channel[i])];
+  Channel& channel(const FlowOps& ops, std::size_t i) { return channels_[channel_id(ops, i)]; }
+  Left& left(const FlowOps& ops, std::size_t i) {
+    return left_[links_.timetable ? static_cast<std::size_t>(ops.rank[i]) : channel_id(ops, i)];
   }
 
   // -- ordered
@@ -129,6 +158,7 @@ class Flow {
     Issue issued;
   };
   static_assert(sizeof(Told) == 64);
+  static constexpr std::size_t kMostTold = 6'000'000;  // 384 MB
   enum class Held : std::uint8_t { no, wait, flush, work };  // what a channel cannot go beyond
   struct Line {
     std::int32_t first = -1, last = -1;  // told behind the op that holds the channel
@@ -137,9 +167,9 @@ class Flow {
     std::int32_t next_parked = -1;       // the next channel that waits for the same counter
     Held held = Held::no;
   };
-  // Of a counter: the channels that wait for it, and the last raise that was waited for.
+  // Of a counter: the channels that wait for it, the last raise that was waited for, how many there were, and how many are waited for.
   struct Watch {
-    std::int32_t parked = -1, seen = 0;
+    std::int32_t parked = -1, seen = 0, raised = 0, consumed = 0;
   };
   // Raises that were not waited for yet, but for the last two, from number `first` on.
   struct Early {
@@ -158,7 +188,7 @@ class Flow {
   void forget(std::int32_t id) { unused_.push_back(id); }
   FlowStatus come_to(std::int32_t id);
   FlowStatus wait_for(std::int32_t id, std::size_t channel);
-  [[nodiscard]] const Message* raise_of(std::int32_t counter, std::int32_t number);
+  [[nodiscard]] bool raise_of(std::int32_t counter, std::int32_t number, Message& found);
   void pend(std::int32_t id, const Issue& issued);
   FlowStatus drain();
   FlowStatus serve(std::vector<Pending>& batch);
@@ -194,12 +224,15 @@ class Flow {
   std::int64_t chunk_bytes_ = -1;       // -1: chunks differ
   std::int64_t part_ticks_ = 0;         // what a part takes in nominal time
   std::vector<Channel> channels_;
+  std::vector<Left> left_;
   std::vector<Served> served_;
   std::vector<std::int32_t> first_counter_;  // per (destination, channel): a list
-  std::vector<std::uint64_t> listed_;        // per list: 56 bits of the sources that may be in it, and above them how many are
+  // Per list: 56 bits of the sources that may be in it, and above them how many are. Empty as long as all lists are short.
+  std::vector<std::uint64_t> listed_;
   DenseIds many_;                            // (list, source), of long lists
   std::vector<std::int32_t> many_counters_;  // their counters
   std::deque<Counter> counters_;  // grows without being copied
+  std::deque<Message> before_;    // per counter the raise before the last one; empty as long as nobody asks
   std::vector<bool> shared_;      // by link: several channels or ranks use it
   std::vector<std::pair<std::int64_t, std::size_t>> contending_;
   struct Known {

@@ -14,7 +14,6 @@ namespace ccl_lab::sim {
 namespace {
 
 constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
-constexpr std::size_t kMostTold = 6'000'000;  // 384 MB
 constexpr std::size_t kNear = 8, kFar = 16;    // ops ahead whose counters, and they themselves, are asked for from memory
 
 }  // namespace
@@ -46,7 +45,7 @@ FlowStatus Flow::tell(const FlowOps& ops, std::size_t i) {
   if (kind == Kind::wait) {
     if (ops.value[i] < 1) return FlowStatus::too_early;
     told.counter = counter_id(ops.rank[i], ops.peer[i], ops.sig_channel[i]);
-    told.value = counters_[static_cast<std::size_t>(told.counter)].consumed += ops.value[i];
+    told.value = watches_[static_cast<std::size_t>(told.counter)].consumed += ops.value[i];
   }
   told.kind = ops.kind;
   told.sources = static_cast<std::uint16_t>(std::min<std::int64_t>(ops.sources, 0xffff));
@@ -86,11 +85,11 @@ FlowStatus Flow::come_to(std::int32_t id) {
     Message sent;
     if (const FlowStatus status = work(alone(told), 0, at, sent); status != FlowStatus::ok) return status;
     forget(id);
-  } else if (kind == Kind::flush && told.peer < 0) {
+  } else if (kind == Kind::flush && told.peer < 0 && !links_.timetable) {
     line.held = line.puts > 0 ? Held::flush : Held::no;
     line.at = id;
     if (line.held == Held::no) {
-      flush(at);
+      flush(c);
       forget(id);
     }
   } else {
@@ -103,30 +102,34 @@ FlowStatus Flow::wait_for(std::int32_t id, std::size_t c) {
   const Told& told = told_[static_cast<std::size_t>(id)];
   Watch& watch = watches_[static_cast<std::size_t>(told.counter)];
   Line& line = lines_[c];
-  if (told.value > counters_[static_cast<std::size_t>(told.counter)].raised) {
+  if (told.value > watch.raised) {
     line.held = Held::wait;
     line.at = id;
     line.next_parked = std::exchange(watch.parked, static_cast<std::int32_t>(c));
     return FlowStatus::ok;
   }
-  const Message* const seen = raise_of(told.counter, told.value);
-  if (seen == nullptr) return FlowStatus::too_early;
-  go_on(channels_[c], *seen);
+  Message seen;
+  if (!raise_of(told.counter, told.value, seen)) return FlowStatus::too_early;
+  go_on(channels_[c], seen);
   watch.seen = std::max(watch.seen, told.value);
   forget(id);
   return checked(channels_[c], Kind::wait);
 }
 
-// A raise that happened; null where it is no longer known. Those before it are forgotten.
-const Message* Flow::raise_of(std::int32_t counter, std::int32_t number) {
-  const Counter& at = counters_[static_cast<std::size_t>(counter)];
-  if (number == at.raised) return &at.last;
-  if (number + 1 == at.raised) return &at.before;
-  const auto found = early_.find(counter);
-  if (found == early_.end()) return nullptr;
-  Early& early = found->second;
+// A raise that happened; false where it is no longer known. Those before it are forgotten.
+bool Flow::raise_of(std::int32_t counter, std::int32_t number, Message& found) {
+  const std::int32_t raised = watches_[static_cast<std::size_t>(counter)].raised;
+  if (number >= raised - 1) {
+    found = number == raised ? counters_[static_cast<std::size_t>(counter)].last() : before(counter);
+    return true;
+  }
+  const auto at = early_.find(counter);
+  if (at == early_.end()) return false;
+  Early& early = at->second;
   for (; early.begin < early.raises.size() && early.first < number; ++early.first) ++early.begin;
-  return early.begin < early.raises.size() && early.first == number ? &early.raises[early.begin] : nullptr;
+  if (early.begin >= early.raises.size() || early.first != number) return false;
+  found = early.raises[early.begin];
+  return true;
 }
 
 void Flow::pend(std::int32_t id, const Issue& issued) {
@@ -231,9 +234,9 @@ FlowStatus Flow::take(Told& told, Message& sent) {
     const FlowStatus status = work(alone(told), 0, at, sent);
     return status == FlowStatus::ok ? checked(at, kind) : status;
   }
-  if (const FlowStatus status = transfer(alone(told), 0, at, told.issued, sent); status != FlowStatus::ok) return status;
+  if (const FlowStatus status = transfer(alone(told), 0, told.issued, sent); status != FlowStatus::ok) return status;
   if (--line.puts > 0 || line.held != Held::flush) return FlowStatus::ok;
-  flush(at);
+  flush(c);
   forget(line.at);
   line.held = Held::no;
   ready_.push_back(c);
@@ -244,21 +247,24 @@ FlowStatus Flow::take(Told& told, Message& sent) {
 FlowStatus Flow::announce(const Told& told, const Message& sent) {
   if (told.counter < 0) return FlowStatus::ok;
   const auto id = static_cast<std::size_t>(told.counter);
-  Counter& at = counters_[id];
-  if (at.raised >= 2 && at.raised - 1 > watches_[id].seen) {
+  Watch& watch = watches_[id];
+  if (watch.raised >= 2 && watch.raised - 1 > watch.seen) {
     Early& early = early_[told.counter];
-    if (early.first + static_cast<std::int64_t>(early.raises.size() - early.begin) != at.raised - 1) {  // those in between were waited for
+    // Those in between were waited for.
+    if (early.first + static_cast<std::int64_t>(early.raises.size() - early.begin) != watch.raised - 1) {
       early.begin = early.raises.size();
-      early.first = at.raised - 1;
+      early.first = watch.raised - 1;
     }
     if (early.begin == early.raises.size()) {
       early.raises.clear();
       early.begin = 0;
     }
-    early.raises.push_back(at.before);
+    early.raises.push_back(before(told.counter));
   }
-  if (const FlowStatus status = raise(at, sent); status != FlowStatus::ok) return status;
-  std::int32_t c = std::exchange(watches_[id].parked, -1);
+  before(told.counter) = counters_[id].last();
+  if (const FlowStatus status = raise(counters_[id], sent); status != FlowStatus::ok) return status;
+  ++watch.raised;
+  std::int32_t c = std::exchange(watch.parked, -1);
   for (; c >= 0; c = std::exchange(lines_[static_cast<std::size_t>(c)].next_parked, -1)) ready_.push_back(static_cast<std::size_t>(c));
   return FlowStatus::ok;
 }

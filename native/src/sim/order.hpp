@@ -108,7 +108,7 @@ class Turns {
 
   void clear() {
     for (const std::int32_t link : touched_) {
-      used_[link].clear();
+      used_[link].words.clear();
       full_[link] = 0;
     }
     touched_.clear();
@@ -116,18 +116,31 @@ class Turns {
 
  private:
   [[nodiscard]] std::uint64_t at(std::int32_t link, std::size_t word) const {
-    return word < used_[link].size() ? used_[link][word] : 0;
+    const Used& used = used_[link];
+    return word >= used.begin && word - used.begin < used.words.size() ? used.words[word - used.begin] : 0;
   }
 
   void take(std::int32_t link, std::size_t word, int bit) {
-    std::vector<std::uint64_t>& used = used_[link];
-    if (used.empty()) touched_.push_back(link);
-    if (used.size() <= word) used.resize(word + 1, 0);
-    used[word] |= std::uint64_t{1} << bit;
-    while (full_[link] < used.size() && ~used[full_[link]] == 0) ++full_[link];
+    Used& used = used_[link];
+    if (used.words.empty()) {
+      touched_.push_back(link);
+      used.begin = word;
+    }
+    if (word < used.begin) {
+      used.words.insert(used.words.begin(), used.begin - word, 0);
+      used.begin = word;
+    }
+    if (word - used.begin >= used.words.size()) used.words.resize(word - used.begin + 1, 0);
+    used.words[word - used.begin] |= std::uint64_t{1} << bit;
+    while (~at(link, full_[link]) == 0) ++full_[link];
   }
 
-  std::vector<std::vector<std::uint64_t>> used_;  // per link: bit t says that turn t is given away
+  // Of a link: bit t - 64 begin says that turn t is given away. Who meets a link that thousands want has one turn, far back.
+  struct Used {
+    std::size_t begin = 0;
+    std::vector<std::uint64_t> words;
+  };
+  std::vector<Used> used_;
   std::vector<std::size_t> full_;                 // per link: words before this one are all ones
   std::vector<std::int32_t> touched_;
 };
