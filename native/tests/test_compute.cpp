@@ -139,6 +139,7 @@ class Ranks {
       inputs.push_back(engine(r).arena()->allocate(block * static_cast<std::uint64_t>(n)).value());
       outputs.push_back(engine(r).arena()->allocate(block).value());
     }
+    works.resize(at(n));
   }
 
   static std::size_t at(int r) { return static_cast<std::size_t>(r); }
@@ -179,7 +180,7 @@ class Ranks {
   Status run(int r, const std::function<void(const Op&)>& partition, bool carries = false, double timeout_s = 30) {
     Result<std::shared_ptr<Work>> started = start(r, caller(carries), true, timeout_s);
     if (!started.ok()) return started.status();
-    const std::shared_ptr<Work> work = started.value();
+    const std::shared_ptr<Work> work = works[at(r)] = started.value();
     while (!work->done()) {
       std::uint32_t op = 0;
       if (engine(r).next_partition(*work, 0.1, op)) partition(work->program().ops()[op]);
@@ -191,7 +192,7 @@ class Ranks {
     make(r, op.arg);
     if (op.dst_buffer == Buffer::input) return;
     auto* const out = reinterpret_cast<std::int32_t*>(outputs[at(r)]->data());
-    const auto* const came = reinterpret_cast<const std::int32_t*>(programs[at(r)]->scratch->data());
+    const auto* const came = reinterpret_cast<const std::int32_t*>(works[at(r)]->scratch()->data());
     for (std::uint64_t i = 0; i < elements(); ++i) {
       out[i] = value(r, r, i);
       for (int s = 0; s + 1 < n_; ++s) out[i] += came[elements() * at(s) + i];
@@ -209,6 +210,7 @@ class Ranks {
   std::vector<std::shared_ptr<Engine>> engines;
   std::vector<std::shared_ptr<LoadedProgram>> programs;
   std::vector<std::shared_ptr<Block>> inputs, outputs;
+  std::vector<std::shared_ptr<Work>> works;  // by rank, that run() started last
 
  private:
   int n_;
