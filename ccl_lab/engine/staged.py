@@ -10,7 +10,7 @@ the host too, which therefore wait for the streams of those before them.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .member import Member
 
 MAX_PLANS = 256
+Start = Callable[[Any], Any]  # of a hold: the work of the engine that it holds back
 NO_HANDLES = np.zeros(0, np.uint64)
 
 
@@ -67,8 +68,15 @@ class Staged:
         held = self._open(some)
         way = self._way(held, schedule, layout, source, target, some.ordinal or 0)
         program = member.program(schedule, layout, redop, fused=False, keeps=way is None)
-        move = self._by_nics if way is not None else self._through_host
-        number = move(held, program, schedule, source, target, some.stream, self._seconds(timeout), way)
+        seconds = self._seconds(timeout)
+
+        def start_on(views: Sequence[Any]) -> Start:
+            return lambda hold: member.engine.start(program, *views, coll_id=self._coll_id, timeout_s=seconds, stall=hold)
+
+        if way is None:
+            number = self._through_host(held, start_on, schedule, source, target, some.stream)
+        else:
+            number = self._run(held, some.stream, (), (), (), start_on(way.views), (source, target), way.kept, True)
         result = None if target is None else target.owner
         return self._made(self, number, result, f"{collective} #{self._coll_id} on rank {member.rank}") if async_op else result
 
@@ -78,18 +86,9 @@ class Staged:
         except CclError as error:
             raise self._told(error) from error
 
-    def _by_nics(
-        self, held: HeldStream, program: Any, schedule: Schedule, source: Any, target: Any, stream: int, seconds: float, way: Way
-    ) -> int:
-        def start(hold: Any) -> Any:
-            return self._member.engine.start(program, *way.views, coll_id=self._coll_id, timeout_s=seconds, stall=hold)
-
-        return self._run(held, stream, (), (), (), start, (source, target), way.kept, True)
-
     def _through_host(
-        self, held: HeldStream, program: Any, schedule: Schedule, source: Any, target: Any, stream: int, seconds: float, _: None
+        self, held: HeldStream, start_on: Callable[[Sequence[Any]], Start], schedule: Schedule, source: Any, target: Any, stream: int
     ) -> int:
-        member = self._member
         into_host, from_host, pinned = [], [], []
         views: list[np.ndarray | None] = []
         for name, array in (("x", source), ("out", target)):
@@ -99,16 +98,13 @@ class Staged:
             memory = self._pinned(array.nbytes)
             pinned.append(memory)
             views.append(memory[: array.nbytes])
-            what = f"{name} of rank {member.rank}"
+            what = f"{name} of rank {self._member.rank}"
             if name == "out":
                 from_host.append((array, memory.ctypes.data, what))
             if name == "x" or schedule.in_place:
                 into_host.append((source if source is not None and schedule.in_place else array, memory.ctypes.data, what))
 
-        def start(hold: Any) -> Any:
-            return member.engine.start(program, *views, coll_id=self._coll_id, timeout_s=seconds, stall=hold)
-
-        return self._run(held, stream, into_host, from_host, pinned, start, (source, target, views))
+        return self._run(held, stream, into_host, from_host, pinned, start_on(views), (source, target, views))
 
     def _schedule(
         self, collective: str, nbytes: int, algorithm: str, dtype: str, redop: str, root: int, peer: int, counts: np.ndarray | None

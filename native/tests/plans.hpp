@@ -107,8 +107,8 @@ class Columns {
   int n_ranks_;
 };
 
-// Ring: in n - 1 steps every block goes once around. One channel.
-inline Columns ring_all_gather(int rank, int n, std::uint64_t block) {
+// Ring: in n - 1 steps every block goes once around. One channel. keeps: with the copy of the rank's own block, or somebody else makes it.
+inline Columns ring_all_gather(int rank, int n, std::uint64_t block, bool keeps = true) {
   Columns c(rank, n);
   c.scalars.collective = Collective::all_gather;
   c.scalars.count = block;
@@ -116,7 +116,7 @@ inline Columns ring_all_gather(int rank, int n, std::uint64_t block) {
   c.scalars.bytes[1] = block * static_cast<std::uint64_t>(n);
   const int next = (rank + 1) % n, before = (rank + n - 1) % n;
   const auto at = [&](int b) { return Columns::Ref{Buffer::output, block * static_cast<std::uint64_t>(b)}; };
-  c.copy(0, {Buffer::input, 0}, at(rank), block);
+  if (keeps) c.copy(0, {Buffer::input, 0}, at(rank), block);
   for (int step = 0; step + 1 < n; ++step) {
     const int b = (rank - step + n) % n;
     if (step > 0) c.wait(0, before, 0, step);

@@ -89,23 +89,8 @@ struct Nodes {
   std::vector<std::shared_ptr<Work>> works;
 };
 
-// A ring without the copy of a rank's own block, which its GPU makes.
-Columns ring(int r, int n) {
-  Columns c(r, n);
-  c.scalars.collective = Collective::all_gather;
-  c.scalars.count = kBytes;
-  c.scalars.bytes[0] = kBytes;
-  c.scalars.bytes[1] = kBytes * static_cast<std::uint64_t>(n);
-  const int next = (r + 1) % n, before = (r + n - 1) % n;
-  for (int step = 0; step + 1 < n; ++step) {
-    const Columns::Ref at{Buffer::output, kBytes * static_cast<std::uint64_t>((r - step + n) % n)};
-    if (step > 0) c.wait(0, before, 0, step);
-    c.put(0, next, at, at, kBytes, 0);
-  }
-  c.wait(0, before, 0, n - 1);
-  c.ready_to = {before};
-  return c;
-}
+// Its GPU makes the copy of a rank's own block.
+Columns ring(int r, int n) { return ring_all_gather(r, n, kBytes, false); }
 
 void check_gathered(Nodes& nodes, int n, int turn) {
   for (int r = 0; r < n; ++r) {
@@ -177,7 +162,7 @@ TEST(a_rank_may_go_through_pinned_memory_where_the_others_do_not) {
       else moves.in = {&in, 1}, moves.out = {&back, 1};
       auto held = nodes.stages[at_rank(r)]->hold(moves, nodes.users[at_rank(r)].get());
       CHECK_OK(held.status());
-      auto program = nodes.engines[at_rank(r)]->compile((by_nics ? ring(r, kRanks) : ring_all_gather(r, kRanks, kBytes)).spec());
+      auto program = nodes.engines[at_rank(r)]->compile(ring_all_gather(r, kRanks, kBytes, !by_nics).spec());
       const BufferView from = by_nics ? nodes.view(0, nodes.x[0], kBytes) : BufferView{host->data(), kBytes};
       const BufferView to = by_nics ? nodes.view(0, nodes.out[0], 2 * kBytes) : BufferView{at, 2 * kBytes};
       auto work = nodes.engines[at_rank(r)]->start(*program, from, to, 1, 60, true, nullptr, *held);

@@ -63,7 +63,7 @@ class DirectMemory {
   };
   struct Held {
     std::vector<Part> parts;  // one behind the other
-    NicRegion region;            // key 0: it cannot be registered,
+    NicRegion region;         // key 0: it cannot be registered,
     Status why;               // which is why
     bool gone = false;
 
