@@ -9,6 +9,7 @@
 #include "device/direct.hpp"
 #include "fault/rails.hpp"
 #include "hidden_memory.hpp"
+#include "inbox.hpp"
 
 using namespace ccl_lab;
 using namespace ccl_lab::check;
@@ -222,25 +223,16 @@ TEST(a_gpu_that_cannot_be_reached_so_says_what_it_lacks) {
 namespace {
 
 // Delivers to the other of two ranks what one says beside the data.
-class Beside final : public Messenger {
+class Beside final : public check::Inbox {
  public:
   void send(const Datagram& datagram) override {
     Datagram said = datagram;
     said.peer = said.message.from = own;
     other->came.push_back(said);
   }
-  int poll(std::int64_t, std::vector<Datagram>& arrived) override {
-    const int n = static_cast<int>(came.size());
-    arrived.insert(arrived.end(), came.begin(), came.end());
-    came.clear();
-    return n;
-  }
-  void wait_set(std::vector<pollfd>&, std::int64_t&) const override {}
-  void reset(std::uint16_t) override {}
 
   int own = 0;
   Beside* other = nullptr;
-  std::vector<Datagram> came;
 };
 
 }  // namespace

@@ -13,6 +13,7 @@
 
 #include "check.hpp"
 #include "fault/rails.hpp"
+#include "inbox.hpp"
 
 namespace ccl_lab {
 namespace {
@@ -47,17 +48,9 @@ class Swallowing final : public Transport {
   std::uint64_t rate = 0;
 };
 
-class Mail final : public Messenger {
+class Mail final : public check::Inbox {
  public:
   void send(const Datagram& datagram) override { sent.push_back(datagram); }
-  int poll(std::int64_t, std::vector<Datagram>& arrived) override {
-    const int n = static_cast<int>(came.size());
-    arrived.insert(arrived.end(), came.begin(), came.end());
-    came.clear();
-    return n;
-  }
-  void wait_set(std::vector<pollfd>&, std::int64_t&) const override {}
-  void reset(std::uint16_t) override {}
 
   // The peer's answer to the last ping.
   void answer() {
@@ -68,7 +61,6 @@ class Mail final : public Messenger {
   }
 
   std::vector<Datagram> sent;
-  std::vector<Datagram> came;
 };
 
 // Rank 0 with one path to rank 1, and a put on it at time 0 that nobody confirms.
