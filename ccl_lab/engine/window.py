@@ -11,8 +11,7 @@ What is ordered, and what is not:
 - A signal is seen only when everything that this rank has put to that peer before it, with or without a signal, is visible there,
   whatever NICs carried it. Signals of one rank are seen in the order in which it sent them; those of several ranks in any.
 - Two puts to the same bytes, or a put and a get, are ordered by a flush or a signal and its answer between them, and by nothing else.
-- A put that has returned, or whose Work has ended, does not read its data any more. After a flush the data is at the peer. (Where
-  failover is off, over sockets: it has left this process.)
+- A put that has returned, or whose Work has ended, does not read its data any more. After a flush the data is at the peer.
 - Calls of several threads of a rank have no order.
 
 Invariants: windows are made and closed by all ranks in the same order; arrays that an op was given are kept until it has ended; a

@@ -79,6 +79,29 @@ CONFORMANCE(signals_follow_their_bytes_in_order, 2) {
   CHECK_EQ(mesh.completions[0].size(), std::size_t{kPuts});
 }
 
+CONFORMANCE(what_is_to_be_surely_there_is_there_when_it_completes, 2) {
+  std::size_t posted = 0;
+  for (const std::uint64_t nbytes : {1u, 100u, 70'000u, 3'000'001u}) {
+    for (const int signal : {-1, 2}) {
+      for (const bool urgent : {false, true}) {
+        fill(mesh.memory(0), nbytes, static_cast<std::uint32_t>(++posted));
+        Put put = make_put(1, mesh.memory(0), nbytes, 0, signal, posted);
+        put.surely = true;
+        put.urgent = urgent;
+        CHECK_OK(mesh.transport(0).put(put));
+        const auto completed = [&] { return mesh.completions[0].size() >= posted; };
+        // The peer does nothing for a while: what needs it does not complete.
+        for (int i = 0; i < 100 && !completed(); ++i) mesh.transport(0).poll(now_ns(), mesh.completions[0], mesh.events[0]);
+        CHECK(completed() || mesh.until(completed));
+        CHECK(std::memcmp(mesh.memory(0), mesh.memory(1), nbytes) == 0);
+        CHECK_OK(mesh.completions[0].back().status);
+      }
+    }
+  }
+  CHECK_EQ(mesh.completions[0].size(), posted);
+  CHECK(mesh.until([&] { return mesh.signals(1).value(0, 2) == posted / 2; }));
+}
+
 CONFORMANCE(gets_read_what_is_there, 3) {
   for (int r = 0; r < 3; ++r) fill(mesh.memory(r) + (4 << 20), 3 << 20, static_cast<std::uint32_t>(r));
   std::vector<std::byte> theirs[3];

@@ -228,7 +228,8 @@ TEST(frames_survive_a_round_trip) {
     FrameHeader header;
     header.type = static_cast<FrameType>(1 + random() % 4);
     header.notice = header.type == FrameType::put && random() % 2 == 0;
-    header.urgent = header.notice && random() % 2 == 0;
+    header.asks = header.type == FrameType::put && !header.notice && random() % 2 == 0;
+    header.urgent = (header.notice || header.asks) && random() % 2 == 0;
     if (header.notice) {
       header.lane = static_cast<std::uint32_t>(random());
       header.number = static_cast<std::uint32_t>(random());

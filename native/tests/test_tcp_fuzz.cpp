@@ -68,6 +68,9 @@ FrameHeader plausible(std::mt19937& random, Numbers& next) {
     header.urgent = random() % 2 == 0;
     header.lane = static_cast<std::uint32_t>(random());
     header.number = static_cast<std::uint32_t>(random());
+  } else if (header.type == FrameType::put && random() % 3 == 0) {
+    header.asks = true;
+    header.urgent = random() % 2 == 0;
   }
   if (random() % 3 == 0) header.ack = random() % 50 == 0 ? static_cast<std::uint32_t>(random()) : random() % 4;
   return header;

@@ -11,7 +11,7 @@
 //  - Every posted put or get completes exactly once: with ok, or with an error that names what failed. What is under way on
 //    a path that is retired does not complete any more.
 //  - A confirmed put completes when its bytes are at the peer and the peer's Receiver was told; those of one path land, and
-//    are confirmed, in posting order.
+//    are confirmed, in posting order. One that is to be there `surely` completes so too, and nobody is told.
 //  - Offsets from a peer are checked against the registered region before a byte is written or read.
 #pragma once
 
@@ -88,7 +88,7 @@ struct Put {
   Tag tag;
   bool confirmed = false;        // completes when the peer has it; then `notice` instead of `signal`
   bool urgent = false;           // the sender will wait for its completion
-  bool surely = false;           // where puts are confirmed: completes with that, though its source was copied and is free
+  bool surely = false;           // completes when the peer has it, confirmed or not, and though its source was copied and is free
   std::uint64_t order = 0;       // a NIC held to a rate takes lower ones first; 0: as posted. Segments of one put have one
   Notice notice;
 };

@@ -20,6 +20,7 @@ void Bundle::post(const Put& put, std::uint32_t sequence, std::uint64_t order) {
   item.cookie = put.cookie;
   item.tag = put.tag;
   item.confirmed = put.confirmed;
+  item.surely = put.surely || put.confirmed;
   item.urgent = put.urgent;
   item.order = order;
   puts_.push(items_.add(item));
@@ -60,8 +61,9 @@ void Bundle::cut(Queue<std::uint32_t>& queue, Delay& delay, Segment& segment) {
   if (item.cut < item.nbytes) return;
   queue.pop();
   delay.gone();
-  if (item.confirmed) {
-    header.notice = true;
+  if (item.surely) {
+    header.notice = item.confirmed;
+    header.asks = !item.confirmed;
     header.urgent = item.urgent;
     header.lane = item.notice.lane;
     header.number = item.notice.number;
@@ -75,7 +77,7 @@ void Bundle::cut(Queue<std::uint32_t>& queue, Delay& delay, Segment& segment) {
 void Bundle::done_with(std::uint32_t at, std::vector<Completion>& completions) {
   Item& item = items_[at];
   --item.open;
-  if (item.open > 0 || item.cut < item.nbytes || item.confirmed) return;
+  if (item.open > 0 || item.cut < item.nbytes || item.surely) return;
   items_.complete(at, Status(), completions);
 }
 
@@ -84,6 +86,13 @@ Status Bundle::tell(const Mark& mark, std::int64_t now_ns) {
   if (context_.receiver == nullptr)
     return Status(Code::link_down, "bad frame: it carries a notice, and nobody on this rank hears of those; fault handling is "
                                    "off here and on at the peer");
+  owe_ack(mark, now_ns);
+  context_.receiver->landed({name_.peer, name_.nic, name_.peer_nic}, mark.notice);
+  return {};
+}
+
+// At once, or after so many others, or after a while: most acks go in headers that are sent anyway.
+void Bundle::owe_ack(const Mark& mark, std::int64_t now_ns) {
   const std::int64_t delay_ns = faults_ == nullptr ? 0 : waits();
   const std::uint64_t many = mark.scheduled ? kScheduledAckBytes : kAckBytes;
   if (mark.urgent || landed_bytes_ >= many || ++landed_notices_ >= kAckNotices) {
@@ -92,8 +101,6 @@ Status Bundle::tell(const Mark& mark, std::int64_t now_ns) {
   } else if (!ack_due_) {
     ack_ns_ = std::min(ack_ns_, now_ns + (mark.scheduled ? kScheduledAckDelayNs : kAckDelayNs) + delay_ns);
   }
-  context_.receiver->landed({name_.peer, name_.nic, name_.peer_nic}, mark.notice);
-  return {};
 }
 
 Status Bundle::confirm(std::uint32_t number, std::vector<Completion>& completions) {

@@ -108,9 +108,11 @@ class Bundle {
   // The payload of a segment of the peer has been written.
   Status landed(const FrameHeader& frame, std::int64_t now_ns) {
     landed_bytes_ += frame.nbytes;
-    const Mark mark{{frame.lane, frame.number, frame.signal, frame.sequence}, frame.notice, frame.urgent, frame.op_id >= 0};
+    const Mark mark{{frame.lane, frame.number, frame.signal, frame.sequence}, frame.notice, frame.asks, frame.urgent,
+                    frame.op_id >= 0};
     return landed_.landed(frame.segment, mark, [this, now_ns](const Mark& next) {
       if (next.noticed) return tell(next, now_ns);
+      if (next.asks) owe_ack(next, now_ns);
       return next.notice.signal < 0 ? Status()
                                     : order_.arrived(context_.signals, name_.peer, next.notice.signal, next.notice.sequence);
     });
@@ -171,6 +173,7 @@ class Bundle {
     std::uint64_t cookie = 0;
     Tag tag;
     bool confirmed = false;
+    bool surely = false;
     bool urgent = false;
     std::uint64_t order = 0;
   };
@@ -178,6 +181,7 @@ class Bundle {
   struct Mark {
     Notice notice;
     bool noticed = false;
+    bool asks = false;
     bool urgent = false;
     bool scheduled = false;
   };
@@ -188,6 +192,7 @@ class Bundle {
 
   void cut(Queue<std::uint32_t>& queue, Delay& delay, Segment& segment);
   Status tell(const Mark& mark, std::int64_t now_ns);
+  void owe_ack(const Mark& mark, std::int64_t now_ns);
   Status confirm(std::uint32_t number, std::vector<Completion>& completions);
   void obey(NicFaults* faults, std::int64_t now_ns);
 

@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::uint8_t kNotice = 1;
 constexpr std::uint8_t kUrgent = 2;
+constexpr std::uint8_t kAsks = 4;
 
 // Plain copies where the processor counts as the wire does.
 template <std::unsigned_integral T>
@@ -59,7 +60,7 @@ std::uint32_t frame_check(const FrameBytes& bytes) {
 void encode(const FrameHeader& header, FrameBytes& bytes) {
   store(bytes, 0, kFrameMagic);
   store(bytes, 4, static_cast<std::uint8_t>(header.type));
-  store(bytes, 5, static_cast<std::uint8_t>((header.notice ? kNotice : 0) | (header.urgent ? kUrgent : 0)));
+  store(bytes, 5, static_cast<std::uint8_t>((header.notice ? kNotice : 0) | (header.urgent ? kUrgent : 0) | (header.asks ? kAsks : 0)));
   store(bytes, 6, header.epoch);
   store(bytes, 8, static_cast<std::uint32_t>(header.signal));
   store(bytes, 12, header.key);
@@ -86,11 +87,13 @@ Result<FrameHeader> decode(const FrameBytes& bytes, std::uint16_t epoch, int n_s
   if (type < 1 || type > 4) return bad("its type", type, "1 (put), 2 (get_request), 3 (get_reply) or 4 (ack)");
   const auto flags = load<std::uint8_t>(bytes, 5);
   const bool put = type == static_cast<std::uint8_t>(FrameType::put);
-  if (flags != 0 && (!put || (flags != kNotice && flags != (kNotice | kUrgent))))
-    return bad("its flags", flags, put ? "0, 1 (notice) or 3 (notice, urgent)" : "0");
+  const unsigned what = flags & ~unsigned{kUrgent};
+  if (flags != 0 && (!put || (what != kNotice && what != kAsks)))
+    return bad("its flags", flags, put ? "0, 1 (notice), 3 (notice, urgent), 4 (asks) or 6 (asks, urgent)" : "0");
   FrameHeader header;
   header.notice = (flags & kNotice) != 0;
   header.urgent = (flags & kUrgent) != 0;
+  header.asks = (flags & kAsks) != 0;
   header.type = static_cast<FrameType>(type);
   header.epoch = load<std::uint16_t>(bytes, 6);
   header.signal = static_cast<std::int32_t>(load<std::uint32_t>(bytes, 8));

@@ -25,9 +25,9 @@
 // recognised as such.
 //
 // Confirmed puts: the last segment has the flag `notice` (1): lane, number, signal and sequence then are for the layer above,
-// which is told instead of a signal being raised; with `urgent` (2) the sender waits for the answer. The answer is `ack`, in
-// every header: how many segments of the other way have landed in order, as the number of the next one. A frame of type ack
-// is sent where nothing else goes that way.
+// which is told instead of a signal being raised; with `urgent` (2) the sender waits for the answer. `asks` (4) is for a put that
+// has no notice: its sender wants to hear that it has landed, all the same. The answer is `ack`, in every header: how many segments
+// of the other way have landed in order, as the number of the next one. A frame of type ack is sent where nothing else goes that way.
 #pragma once
 
 #include <array>
@@ -49,6 +49,7 @@ struct FrameHeader {
   FrameType type = FrameType::put;
   bool notice = false;
   bool urgent = false;
+  bool asks = false;
   std::uint16_t epoch = 0;
   std::int32_t signal = -1;
   std::uint32_t key = 0;

@@ -204,7 +204,7 @@ bool VirtualNetwork::read_source(Link& link, int from, const Op& op, Piece& piec
 }
 
 void VirtualNetwork::sent_whole(Link& link, int from, Op& op) {
-  if (op.kind == Kind::put && !op.put.confirmed) {
+  if (op.kind == Kind::put && !op.put.confirmed && !op.put.surely) {
     transports_[static_cast<std::size_t>(link.rank[from])]->done_.push_back({link.id, {op.put.cookie, {}}});
     wake(link.rank[from]);
     op.left = true;
@@ -295,6 +295,7 @@ void VirtualNetwork::landed_whole(Link& link, int from, const Op& op) {
   }
   if (op.put.confirmed) there.landings_.push_back({link.id, op.serial, op.put.notice});
   else if (op.put.signal >= 0) there.raise(link.rank[from], op.put.signal, op.signal_number);
+  if (op.put.surely && !op.put.confirmed) told(link.id, to, op.serial);
   if (op.bad) {
     effect(VirtualFault::bad_completion);
     return break_end(link, from, Status(Code::link_down, "path of " + where(link, from) + ": a put ended with an error, though its "
@@ -332,10 +333,10 @@ void VirtualNetwork::confirm(Link& link, int from) {
   std::vector<Notice> confirmed;
   for (Op& op : way.ops) {
     if (op.serial >= upto) break;
-    if (op.kind != Kind::put || op.left || !op.put.confirmed) continue;
+    if (op.kind != Kind::put || op.left || !(op.put.confirmed || op.put.surely)) continue;
     op.left = true;
     transports_[static_cast<std::size_t>(rank)]->done_.push_back({link.id, {op.put.cookie, {}}});
-    confirmed.push_back(op.put.notice);
+    if (op.put.confirmed) confirmed.push_back(op.put.notice);
   }
   drop_left(way);
   wake(rank);
