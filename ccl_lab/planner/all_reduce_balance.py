@@ -39,15 +39,17 @@ def healthy(problem: Problem, name: str) -> Builder:
     return b
 
 
-def healthy_loops(problem: Problem) -> RingLoops | None:
-    """What that plan repeats; None where something is lost, or where it is not made of rings."""
+def loops(problem: Problem) -> RingLoops | None:
+    """What it repeats; None where it is not made of rings that are alike."""
     if is_degraded(problem.topology):
-        return None
+        return all_reduce_lanes.loops(problem, WHOLE)
     return all_reduce_hierarchical.loops(problem) if _is_grid(problem) else all_reduce_ring.loops(problem)
 
 
-def healthy_node_phase(problem: Problem) -> Schedule | None:
+def node_phase(problem: Problem) -> Schedule | None:
     """What comes before its rings inside each node; None where they are all there is."""
+    if is_degraded(problem.topology):
+        return all_reduce_lanes.node_phase(problem, WHOLE)
     return all_reduce_hierarchical.node_phase(problem) if _is_grid(problem) else None
 
 

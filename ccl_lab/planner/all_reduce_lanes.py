@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..ir import Builder
+from ..ir import Builder, RingLoops, Schedule
 from ..topo import Topology
 from .cost import CHUNK_SECONDS, OP_SECONDS, Cost, machine
 from .degraded import CHANNELS, I64, Lanes, finish, lanes, no_load, node_order
@@ -295,3 +295,40 @@ def _inside(frame: Frame, ring: Ring | None, meetings: list[Meeting], depth: Dep
             jobs[i][2].scatter(jobs[i][3])
         if i > 0:
             jobs[i - 1][2].add(jobs[i - 1][3])
+
+
+def loops(problem: Problem, shares: Shares) -> RingLoops | None:
+    """What the lanes repeat, where each is one ring over all nodes with as much as any other one and a rank of its own in every node."""
+    found = _rings_alike(problem, shares)
+    if found is None:
+        return None
+    ring, passes = found.ring, depth_of(problem, shares).passes
+    n, every = len(ring.nodes), np.arange(passes * len(ring.channel)).reshape(-1, passes)
+    return RingLoops(orders=ring.rank, channel=ring.channel, parts=n * every.size, depth=1, steps=2 * n - 2, reducing=n - 1,
+                     first=n * every, stride=1, span=1, slice_of=np.tile(np.arange(passes), (len(every), 1)),
+                     in_node=problem.topology.gpus_per_node > 1)
+
+
+def node_phase(problem: Problem, shares: Shares) -> Schedule | None:
+    """What the ranks of each node do among themselves before those rings begin, as a schedule of one node."""
+    found, topology = _rings_alike(problem, shares), problem.topology
+    if found is None or problem.grid is None or topology.gpus_per_node == 1:
+        return None
+    depth, lanes, channels = depth_of(problem, shares), len(found.ring.channel), _channels(topology, found, shares)
+    b = Builder("all_reduce", topology.gpus_per_node, algorithm="balance", in_place=problem.in_place, channels=channels,
+                parts=lanes * depth.passes, scratch_blocks=topology.gpus_per_node)
+    frame = Frame(b, topology.subset(problem.grid[0].tolist()), found.local, ids=iter(range(channels)))
+    lo = depth.passes * np.arange(lanes)
+    role = Role(found.ring.channel, topology.local_of[found.ring.rank[:, :1]].astype(np.int64))
+    _inside(frame, Ring(frame, role, lo, lo + depth.passes, depth.passes, 1), [], depth)
+    return b.build(nbytes=problem.nbytes, dtype=problem.dtype, redop=problem.redop)
+
+
+def _rings_alike(problem: Problem, shares: Shares) -> Allocation | None:
+    """The lanes of `loops`; None where there are none."""
+    if shares.levels or problem.grid is None or depth_of(problem, shares).ring_depth > 1:
+        return None
+    found = allocate(problem.topology, shares)
+    local = problem.topology.local_of[found.ring.rank]
+    straight = (local == local[:, :1]).all() and len(np.unique(local[:, 0])) == len(local)
+    return found if straight and (found.ring.weight == found.ring.weight[0]).all() else None

@@ -11,6 +11,12 @@ changes nothing.
 late ranks and sizes is the same set of equations, which has one solution: so times of units are equal, and one unit that sends to itself
 stands for all. Rings whose links, rates and sizes are equal have equal times for the same reason.
 
+**Chunks that differ by an element.** Which position has the longer ones follows no pattern, so no two units are alike. But the order of
+service does not depend on bytes, and in a ring of which each unit has one, messages follow one another along one path: if the one before
+has left a unit when the next one comes there, nothing waits for anything, and the times of a message are those of a ring in which all are
+as long. How far a longer one falls behind a shorter one only grows from step to step: what holds at the last step held at all of them.
+Where it does not hold, every message is evaluated.
+
 **Both directions.** A ring that runs backwards sends to the unit before. Of one unit, or of two, that is the unit after as well: where
 all units are one of at most two kinds, rings in both directions are evaluated like those in one. Elsewhere they are not.
 """
@@ -18,6 +24,7 @@ all units are one of at most two kinds, rings in both directions are evaluated l
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -30,6 +37,9 @@ from ..topo import LinkKind, Topology
 from .changes import NONE, Changes
 
 I64 = npt.NDArray[np.int64]
+
+# Messages that are timed each by itself take some 50 ns.
+_MOST_EACH = 2_000_000_000
 
 _OK, _DISORDER, _OVERFLOW, _BAD, _OUT_OF_MEMORY = range(5)
 
@@ -129,7 +139,20 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
     named = rows.local_links(topology)
     columns = [*named, rows.memory_rate, rows.a_rate, rows.b_rate, rows.latency, rows.ticks, rows.late, rows.ready, free, *(begin or ())]
     where = [np.where(np.isin(link, changes.link), link, -1) for link in (rows.a, rows.b)] if changes else []
-    turn = turned_onto_itself([*columns, *where]) if merge and sizes.shape[-1] == 1 else units
+    turn = turned_onto_itself([*columns, *where]) if merge else units
+    if sizes.shape[-1] > 1:
+        alone = turn == 1 and chains == stations == loops.depth == slices == 1 and not (loops.copies or merged)
+
+        def of_size(nbytes: int) -> tuple[I64, I64, I64, dict[str, int]]:
+            return evaluate(rows, loops, rings, topology, np.full((1, 1, 1, 1), nbytes), nominal_bytes, alpha_ps,
+                            memory_free_ps=memory_free_ps, begin=begin, jumps=jumps, known=known, changes=changes)
+
+        found = _size_by_size(of_size, sizes.ravel(), loops.steps, int(rows.latency.flat[0])) if alone else None
+        if found is not None:
+            return found
+        turn = units
+        if units * chains * stations * slices * loops.depth * loops.steps > _MOST_EACH:
+            raise Inapplicable("chunks differ by an element, so that no two messages are alike, and there are too many to time each")
     if rows.backward.any() and (turn > 2 or sizes.shape[-1] > 1):
         raise Inapplicable("rings in both directions are timed without it where all nodes, or every other one, are alike, and all messages "
                            "too: no NIC that they use may be slower, no rank late")
@@ -165,6 +188,23 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
     if known is not None and key is not None:
         known[key] = shaped
     return (*shaped, {"units": turn, "rounds": rounds, "jumped": jumped, "merged": rounds if merged else 0})
+
+
+def _size_by_size(of_size: Callable[[int], tuple[I64, I64, I64, dict[str, int]]], sizes: I64, steps: int,
+                  latency_ps: int) -> tuple[I64, I64, I64, dict[str, int]] | None:  # fmt: skip
+    """What `evaluate` returns for a ring of units that are alike but for the bytes of their messages; None where a message may wait.
+
+    of_size: that, if all messages had so many bytes; sizes: [length], of what begins at each position.
+    """
+    values, which = np.unique(sizes, return_inverse=True)
+    found = [of_size(int(value)) for value in values]
+    end_ps = np.array([end.flat[0] for _, end, _, _ in found])
+    if end_ps.max() - latency_ps > end_ps.min():
+        return None
+    finish, end, end_batch, _ = found[0]
+    counts = {name: sum(done[name] for *_, done in found) for name in found[0][3]}
+    last = end_ps[which[(np.arange(len(sizes)) - steps) % len(sizes)]]  # what is at a position after the last step
+    return last.reshape(finish.shape), last.reshape(end.shape), end_batch, counts
 
 
 def _check(status: int) -> None:
