@@ -298,7 +298,7 @@ def _inside(frame: Frame, ring: Ring | None, meetings: list[Meeting], depth: Dep
 
 
 def loops(problem: Problem, shares: Shares) -> RingLoops | None:
-    """What the lanes repeat, where each is one ring over all nodes with as much as any other one and a rank of its own in every node."""
+    """What the lanes repeat, where each carries as much as any other one, and has the same rank of every node to itself."""
     found = _rings_alike(problem, shares)
     if found is None:
         return None
@@ -330,5 +330,5 @@ def _rings_alike(problem: Problem, shares: Shares) -> Allocation | None:
         return None
     found = allocate(problem.topology, shares)
     local = problem.topology.local_of[found.ring.rank]
-    straight = (local == local[:, :1]).all() and len(np.unique(local[:, 0])) == len(local)
+    straight = (local == local[:, :1]).all() and (problem.topology.gpus_per_node == 1 or len(np.unique(local[:, 0])) == len(local))
     return found if straight and (found.ring.weight == found.ring.weight[0]).all() else None
