@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ..errors import UsageError, suggest
 from ..ir import Builder, RingLoops, Schedule
 from . import (
@@ -74,14 +76,14 @@ def nodes_of_equal_size(problem: Problem) -> str:
 class Algorithm(NamedTuple):
     """One row: `build(problem)`, `cost(problem)`, and `misfit(problem)`, empty where it can be used.
 
-    Of algorithms on rings also `loops(problem)`, what they repeat, and `node_phase(problem)`, what comes before it inside each node.
+    Of algorithms on rings also `loops(problem)`, what they repeat, and `node_phase(problem)`, what comes before it in each node (Outline).
     """
 
     build: Callable[[Problem], Builder]
     cost: Callable[[Problem], Cost]
     misfit: Callable[[Problem], str] = always
     loops: Callable[[Problem], RingLoops | None] | None = None
-    node_phase: Callable[[Problem], Schedule | None] | None = None
+    node_phase: Callable[[Problem], Callable[[np.ndarray], Schedule] | None] | None = None
 
 
 _ALL_TO_ALL = {

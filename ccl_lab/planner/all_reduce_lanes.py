@@ -9,6 +9,7 @@ of shares (all_reduce_resilient, all_reduce_recursive, all_reduce_optcc). Invari
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -298,7 +299,7 @@ def _inside(frame: Frame, ring: Ring | None, meetings: list[Meeting], depth: Dep
 
 
 def loops(problem: Problem, shares: Shares) -> RingLoops | None:
-    """What the lanes repeat, where each carries as much as any other one, and has the same rank of every node to itself."""
+    """What the lanes repeat, where each carries as much as any other one, and has a rank of every node to itself."""
     found = _rings_alike(problem, shares)
     if found is None:
         return None
@@ -309,19 +310,22 @@ def loops(problem: Problem, shares: Shares) -> RingLoops | None:
                      in_node=problem.topology.gpus_per_node > 1)
 
 
-def node_phase(problem: Problem, shares: Shares) -> Schedule | None:
-    """What the ranks of each node do among themselves before those rings begin, as a schedule of one node."""
+def node_phase(problem: Problem, shares: Shares) -> Callable[[I64], Schedule] | None:
+    """What the ranks of each node do among themselves before those rings begin: a schedule of one node, by the ranks that cross there."""
     found, topology = _rings_alike(problem, shares), problem.topology
     if found is None or problem.grid is None or topology.gpus_per_node == 1:
         return None
     depth, lanes, channels = depth_of(problem, shares), len(found.ring.channel), _channels(topology, found, shares)
-    b = Builder("all_reduce", topology.gpus_per_node, algorithm="balance", in_place=problem.in_place, channels=channels,
-                parts=lanes * depth.passes, scratch_blocks=topology.gpus_per_node)
-    frame = Frame(b, topology.subset(problem.grid[0].tolist()), found.local, ids=iter(range(channels)))
-    lo = depth.passes * np.arange(lanes)
-    role = Role(found.ring.channel, topology.local_of[found.ring.rank[:, :1]].astype(np.int64))
-    _inside(frame, Ring(frame, role, lo, lo + depth.passes, depth.passes, 1), [], depth)
-    return b.build(nbytes=problem.nbytes, dtype=problem.dtype, redop=problem.redop)
+    one, lo = topology.subset(problem.grid[0].tolist()), depth.passes * np.arange(lanes)
+
+    def of(owners: I64) -> Schedule:
+        b = Builder("all_reduce", topology.gpus_per_node, algorithm="balance", in_place=problem.in_place, channels=channels,
+                    parts=lanes * depth.passes, scratch_blocks=topology.gpus_per_node)
+        frame = Frame(b, one, found.local, ids=iter(range(channels)))
+        _inside(frame, Ring(frame, Role(found.ring.channel, owners[:, None]), lo, lo + depth.passes, depth.passes, 1), [], depth)
+        return b.build(nbytes=problem.nbytes, dtype=problem.dtype, redop=problem.redop)
+
+    return of
 
 
 def _rings_alike(problem: Problem, shares: Shares) -> Allocation | None:
@@ -329,6 +333,6 @@ def _rings_alike(problem: Problem, shares: Shares) -> Allocation | None:
     if shares.levels or problem.grid is None or depth_of(problem, shares).ring_depth > 1:
         return None
     found = allocate(problem.topology, shares)
-    local = problem.topology.local_of[found.ring.rank]
-    straight = (local == local[:, :1]).all() and (problem.topology.gpus_per_node == 1 or len(np.unique(local[:, 0])) == len(local))
-    return found if straight and (found.ring.weight == found.ring.weight[0]).all() else None
+    local = np.sort(problem.topology.local_of[found.ring.rank], axis=0)
+    apart = problem.topology.gpus_per_node == 1 or (local[1:] != local[:-1]).all()
+    return found if apart and (found.ring.weight == found.ring.weight[0]).all() else None
