@@ -118,6 +118,22 @@ def test_the_drift_of_the_last_step_decides(monkeypatch: pytest.MonkeyPatch) -> 
     assert set(ways) == {True, False}
 
 
+@pytest.mark.parametrize(("begins", "free", "latency_ps", "alone"), [
+    ((0, 100), (0, 0), 99, False), ((0, 100), (0, 0), 100, True),  # a longer message that begins earlier: at the last step they are level
+    ((0, 0), (0, 0), 99, False), ((0, 0), (0, 0), 100, True), ((0, 0), (7, 200), 100, False), ((0, 0), (200, 200), 100, True)])
+def test_messages_wait_where_they_begin_apart_or_drift_apart(begins: Any, free: Any, latency_ps: int, alone: bool) -> None:
+    """Four units, of which one begins with a message of 2 bytes, which take 100 ps more than 1; memory that is not free when one comes."""
+    def of(nbytes: int, free_ps: int, begin_ps: int, batch: int) -> Any:
+        every = np.full((4, 1, 1), begin_ps + 100 * nbytes)
+        return every, every, every * 0 + 5, {"rounds": 1}
+
+    columns = [np.array(column) for column in ((2, 1, 1, 1), (free[0], *free[1:] * 3), (begins[0], *begins[1:] * 3), (1, 1, 1, 1))]
+    found = loops._each_by_itself(of, columns, 2, latency_ps)
+    assert (found is not None) == alone
+    if found is not None and begins == (0, 0):
+        assert found[1].ravel().tolist() == [100, 100, 200, 100] and found[3] == {"rounds": 2}
+
+
 @pytest.mark.parametrize("name", ["balance", "resilient", "recursive", "optcc", "mix"])
 def test_what_falls_back_to_balance_is_timed_as_balance(name: str) -> None:
     """Of two nodes only one is healthy, so none of them has another form."""
