@@ -37,6 +37,8 @@ _FLAT = "cluster:nodes={n},gpus_per_node=1,nics_per_node=1,nic_gbits_per_s=400"
 CASES: dict[str, dict[str, Any]] = {
     "hierarchical, 131,072 ranks": {"topology": _H100, "algorithm": "hierarchical"},
     "hierarchical, 131,072 ranks, a NIC gone": {"topology": _H100, "algorithm": "hierarchical", "faults": ["nic:node=7,nic=2"]},
+    "balance, 131,072 ranks, a NIC gone": {"topology": _H100, "algorithm": "balance", "faults": ["nic:node=7,nic=2"]},
+    "balance, 131,072 ranks, ten NICs gone": {"topology": _H100, "algorithm": "balance", "faults": _TEN},
     "recursive doubling, 131,072 ranks": {"topology": _H100, "algorithm": "recursive_doubling"},
     "halving-doubling, 131,072 ranks": {"topology": _H100, "algorithm": "halving_doubling"},
     "hierarchical, 131,072 ranks, a NIC lost after 100 ms": {

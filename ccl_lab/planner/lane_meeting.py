@@ -55,6 +55,8 @@ def rounds(members: int, outsiders: int) -> tuple[Round, ...]:
 @lru_cache(maxsize=64)
 def number_of_rounds(members: int, outsiders: int) -> int:
     """How many `rounds` there are, without the rounds: among thousands of members they would fill memory."""
+    if outsiders == 1:  # stands in each member's way once, just when that one would be ahead of what it got: the others need no more turns
+        return members
     sent, got, turn = np.zeros(members, np.int64), np.zeros(members, np.int64), 0
     meets, places = members * -(-outsiders // members), np.arange(outsiders)
     while turn < meets or (sent < members - 1).any():
