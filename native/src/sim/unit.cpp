@@ -261,12 +261,20 @@ RingsStatus Unit::begin(std::int64_t unit, std::vector<Stream>& sent) {
   return status_;
 }
 
+void Unit::begin_like(std::int64_t unit, std::int64_t other) {
+  const auto each = static_cast<std::size_t>(in_.chains * in_.stations);
+  const std::int64_t rows = in_.row[static_cast<std::size_t>(unit) * each] - in_.row[static_cast<std::size_t>(other) * each];
+  std::int64_t* const state = std::copy_n(state_of(other), words_, state_of(unit)) - words_;
+  for (std::int64_t i = 3 * static_cast<std::int64_t>(each) + 3; i < words_; i += 5)
+    if (state[i] >= 0) state[i] += rows;  // the op that a link has served last
+}
+
 void Unit::round(std::vector<Stream>& sent) {
   const std::int64_t now = round_[static_cast<std::size_t>(unit_)];
   const std::int64_t slice = most_slices_ == 1 ? 0 : now / per_slice_, first = now - slice * per_slice_;
   for (std::int64_t i = 0; i < in_.stations; ++i) {
     const std::int64_t message = first + i * in_.depth;
-    if (message >= per_slice_) break;  // only where stations > 1, and then there is one slice
+    if (i > 0 && decides(message - per_slice_) >= 0) break;  // only where stations > 1, and then there is one slice
     for (std::int64_t c = 0; c < in_.chains; ++c) {
       if (slice >= in_.slices[static_cast<std::size_t>(c)]) continue;
       const Message came = i == 0 ? readers_[static_cast<std::size_t>(c)].next() : mail(c, i, message);
@@ -401,7 +409,11 @@ bool Unit::jump(std::vector<Stream>& sent) {
       for (std::size_t i = 0; i < last_.size(); ++i) change_[i] = state_[i] - last_[i];
     }
     const bool twice = !once && !crossed_ && seen_ >= 3 * period_ && decides(taken - 2 * period_) >= 0 && steady();
-    std::int64_t repeats = once || twice ? lesser(alike_ / period_, left / period_) : 0;
+    std::int64_t repeats = 0;
+    if (once || twice) {
+      repeats = periods(alike_);
+      repeats = lesser(repeats, periods(left));
+    }
     if (twice) repeats = lesser(choices_.repeats_since(choices_before_, path_), repeats);
     if (decides(repeats) > 0) {
       watching_ = noting_ = false;

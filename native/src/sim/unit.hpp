@@ -64,6 +64,8 @@ class Unit {
 
   // What can be done before a message comes in. `sent`: one stream per chain.
   RingsStatus begin(std::int64_t unit, std::vector<Stream>& sent);
+  // The same, where it does what another unit did, which has begun: with the same links, each of its rows as many rows on as all others.
+  void begin_like(std::int64_t unit, std::int64_t other);
   // All rounds for which `received` has messages.
   RingsStatus visit(std::int64_t unit, const std::vector<Stream>& received, std::vector<Stream>& sent);
 
@@ -108,6 +110,10 @@ class Unit {
   [[nodiscard]] bool shifted();
   [[nodiscard]] bool at_work(std::size_t chain) const;
   [[nodiscard]] std::int64_t rounds_alike();
+  [[nodiscard]] std::int64_t periods(std::int64_t rounds) {
+    if (path_ && period_ > 1) path_->quotient(rounds, period_);
+    return rounds / period_;
+  }
   [[nodiscard]] std::int64_t larger(std::int64_t a, std::int64_t b) {
     if (noting_) choices_.note(a - b);
     return decides(a - b) > 0 ? a : b;
