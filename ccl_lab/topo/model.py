@@ -35,6 +35,8 @@ from .network import Level, Network
 from .rates import INSTANT, Rate, parse_latency, parse_rate, whole, whole_list
 
 GBIT, GBYTE = 1.25e8, 1e9
+# What follows from where ranks and NICs are, whatever their rates.
+_OF_PLACES = ("n_nodes", "ranks_per_node", "link_in_node", "_first_of_node", "_near")
 # Of one rank: a NIC near it; the only far NIC it uses; each of several far ones; each NIC when near and far are used together.
 PATH_LIMITS = ("near", "far", "far_each", "mixed_each")
 I32 = npt.NDArray[np.int32]
@@ -225,7 +227,7 @@ class Topology:
         if not factor > 0 or (nic is None) == (rank is None):
             raise UsageError(f"slow(factor={factor}): expected a factor above 0 and either nic=(node, index) or rank=.")
         if nic is not None:
-            return self.replace(nic_bytes_per_s=_scaled(self.nic_bytes_per_s, self._nic_row(nic), factor))
+            return self._with_nic_rates(_scaled(self.nic_bytes_per_s, self._nic_row(nic), factor))
         row = whole(rank, "rank", 0, self.n_ranks - 1)
         return self.replace(fabric_bytes_per_s=_scaled(self.fabric_bytes_per_s, row, factor),
                             local_bytes_per_s=_scaled(self.local_bytes_per_s, row, factor))
@@ -235,7 +237,21 @@ class Topology:
         rates = np.array(self.nic_bytes_per_s)
         for nic in nics:
             rates[self._nic_row(nic)] = 0
-        return self.replace(nic_bytes_per_s=rates)
+        return self._with_nic_rates(rates)
+
+    def _with_nic_rates(self, rates: I64) -> Topology:
+        """A copy with other NICs' rates, 0 or more; what does not depend on them is the same arrays, neither checked nor found again."""
+        rates.setflags(write=False)
+        own, links = {name: getattr(self, name) for name in (*_OF_PLACES, *(f.name for f in dataclasses.fields(self)))}, self.links
+        nics, first = len(rates), 3 * self.n_ranks
+        by_link = np.array(links.bytes_per_s)
+        by_link[first : first + nics] = by_link[first + nics : first + 2 * nics] = rates
+        by_link.setflags(write=False)
+        other = object.__new__(type(self))
+        # Its dicts are its own: they alone are no frozen values.
+        other.__dict__.update(own, nic_bytes_per_s=rates, links=dataclasses.replace(links, bytes_per_s=by_link),
+                              sources=dict(self.sources), path_limits=dict(self.path_limits))
+        return other
 
     def with_network(self, *levels: Level, routing: str = "ecmp", seed: int = 0) -> Topology:
         """A copy whose nodes, in order of their numbers, hang on the switches of `levels`, from the NICs up; routing, seed: see Network.
@@ -323,6 +339,30 @@ class Topology:
         for column in columns.values():
             column.setflags(write=False)
         return Links(**columns)
+
+    @cached_property
+    def link_in_node(self) -> I32:
+        """Each link's number among those of its node, i32[links]: ranks' fabric_tx, fabric_rx, local, then nic_tx, nic_rx; i32[links].
+
+        Those between switches go on after them."""
+        links, size, nics = self.links, self.gpus_per_node, max(self.nics_per_node, 1)
+        first = np.array([0, size, 2 * size, 3 * size, 3 * size + nics, 3 * size + 2 * nics, 3 * size + 2 * nics], np.int32)
+        names = first[links.kind] + links.owner
+        names[: 3 * self.n_ranks] = first[links.kind[: 3 * self.n_ranks]] + np.tile(self.local_of, 3)
+        names.setflags(write=False)
+        return names
+
+    @cached_property
+    def _first_of_node(self) -> I64:
+        """Ranks on the nodes before that of each rank, i64[n_ranks]."""
+        size = self.ranks_per_node
+        return (np.cumsum(size) - size)[self.node_of]
+
+    def by_node(self, place: npt.NDArray[Any]) -> I64:
+        """All ranks, node after node, in a node by `place`[rank], which numbers its ranks 0, 1, 2, …; i64[n_ranks]."""
+        order = np.empty(self.n_ranks, np.int64)
+        order[self._first_of_node + place] = np.arange(self.n_ranks)
+        return order
 
     @cached_property
     def _near(self) -> tuple[I64, I64]:
@@ -462,16 +502,19 @@ class Topology:
 
 def local_indices(node_of: npt.NDArray[Any]) -> I32:
     """Index of each rank among those of its node, in rank order."""
-    order = np.argsort(node_of, kind="stable")
     starts = np.concatenate([[0], np.cumsum(np.bincount(node_of))[:-1]])
+    if (node_of[1:] >= node_of[:-1]).all():
+        return (np.arange(len(node_of)) - starts[node_of]).astype(np.int32)
+    order = np.argsort(node_of, kind="stable")
     local = np.empty(len(node_of), np.int32)
     local[order] = np.arange(len(node_of)) - starts[node_of[order]]
     return local
 
 
 def _check_local(node_of: npt.NDArray[Any], local_of: npt.NDArray[Any]) -> None:
-    order = np.lexsort((local_of, node_of))
-    if not np.array_equal(local_of[order], local_indices(node_of[order])):
+    size = np.bincount(node_of)
+    good = (local_of >= 0) & (local_of < size[node_of])
+    if not good.all() or (np.bincount((np.cumsum(size) - size)[node_of] + local_of) != 1).any():
         raise UsageError("local_of: expected every node's ranks to be numbered 0, 1, 2, … each number once.")
 
 
