@@ -46,7 +46,8 @@ def ring_orders(topology: Topology, channels: int) -> np.ndarray:
     orders = np.empty((channels, topology.n_ranks), np.int64)
     for c in range(channels):
         entry = c * size // channels
-        forward = (local - entry) % size
+        forward = local - entry
+        forward += size * (forward < 0)
         place = np.where(nodes % 2 == 1, size - 1 - forward, forward)
         orders[c] = topology.by_node(place)
     return orders

@@ -93,10 +93,11 @@ def node_phase(outline: Outline, topology: Topology, grid: I64, nbytes: int, dty
 def _coupled(rows: Rows, local: I64) -> list[npt.NDArray[Any]]:
     """Chains that have to be one unit, because their local indices share a NIC on some node."""
     first = {int(each): int(each) for each in np.unique(local)}  # of the group that a local index belongs to
+    sides = [np.ascontiguousarray(side[..., 0].T) for side in (rows.a, rows.b)]  # by chain
 
     def share(one: int, other: int) -> bool:
         mine, theirs = np.flatnonzero(local == one), np.flatnonzero(local == other)
-        return any((side[:, a] == side[:, b]).any() for side in (rows.a, rows.b) for a in mine for b in theirs)
+        return any((side[a] == side[b]).any() for side in sides for a in mine for b in theirs)
 
     for other in first:
         for one in range(other):

@@ -56,14 +56,14 @@ class Rows:
         path = topology.path(self.rank, self.next, loops.channel[rings][None, :, None])
         links = topology.links
         self.memory = 2 * topology.n_ranks + self.rank
-        self.a, self.b = path[..., 0], path[..., 1]
-        self.memory_rate = links.bytes_per_s[self.memory]
-        self.a_rate, self.b_rate = links.bytes_per_s[self.a], links.bytes_per_s[self.b]
-        self.latency = links.latency_ps[self.a] + links.latency_ps[self.b]
+        self.a, self.b = path[..., 0].astype(np.int64), path[..., 1].astype(np.int64)
+        self.memory_rate = topology.local_bytes_per_s.take(self.rank)
+        self.a_rate, self.b_rate = links.bytes_per_s.take(self.a), links.bytes_per_s.take(self.b)
+        self.latency = links.latency_ps.take(self.a) + links.latency_ps.take(self.b)
         if topology.network is not None:
             self.latency += topology.tier_latency_ps(self.rank, self.next, loops.channel[rings][None, :, None])
         self.ticks = (self.a >= 3 * topology.n_ranks).astype(np.uint8)  # links between switches are on no path
-        self.late, self.ready = late_ps[self.rank], late_ps[self.next]
+        self.late, self.ready = late_ps.take(self.rank), late_ps.take(self.next)
         # Rows of a group of ops are written ring by ring (flat), or slice by slice and rank by rank (between nodes).
         position = by_unit(np.tile(np.arange(length), (chains, 1)))
         group = int(topology.ranks_per_node[0])
@@ -84,12 +84,12 @@ class Rows:
     def local_links(self, topology: Topology) -> tuple[npt.NDArray[np.int32], ...]:
         """Links by number within the unit: memory, a, b. A NIC's receiving side belongs to the unit before, which alone sends there."""
         names = topology.link_in_node
-        found = [names[ids] for ids in (self.memory, self.a, self.b)]
+        found = [names.take(ids) for ids in (self.memory, self.a, self.b)]
         used = np.zeros(int(names.max()) + 1, bool)
         for ids in found:
             used[ids.ravel()] = True
         dense = (np.cumsum(used) - 1).astype(np.int32)
-        return tuple(dense[ids] for ids in found)
+        return tuple(dense.take(ids) for ids in found)
 
 
 def _same_after(columns: list[npt.NDArray[Any]], turn: int) -> bool:

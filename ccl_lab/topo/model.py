@@ -401,7 +401,11 @@ class Topology:
         if not self.nics_per_node:
             raise UsageError(f"topology {self.name!r} has no NICs; give it some, or keep traffic inside the node.")
         first, number = self._near
-        nic = first[rank] + channel % number[rank]
+        nic = first[rank]
+        if (number > 1).any():
+            nic += channel % number[rank]
+        if self.nic_bytes_per_s.all():
+            return nic.astype(np.int32)
         down = self.nic_bytes_per_s[self.node_of[rank].astype(np.int64) * self.nics_per_node + nic] == 0
         if down.any():
             begin, count, listed, turn = self._spare
@@ -421,13 +425,17 @@ class Topology:
         src, dst, channel = np.broadcast_arrays(
             self._checked(src, "src"), self._checked(dst, "dst"), np.asarray(channel, dtype=np.int64))
         n, m = self.n_ranks, self.nics_per_node
-        out = np.stack([src, n + dst], axis=-1).astype(np.int32)
-        far, own = self.node_of[src] != self.node_of[dst], src == dst
+        out = np.empty((*src.shape, 2), np.int32)
+        out[..., 0], out[..., 1] = src, n + dst
+        near, to = self.node_of[src], self.node_of[dst]
+        far = near != to
         if far.any():
-            tx = 3 * n + self.node_of[src[far]] * m + self.nic_of(src[far], channel[far])
-            rx = 3 * n + (self.n_nodes + self.node_of[dst[far]]) * m + self.nic_of(dst[far], channel[far])
-            out[far] = np.stack([tx, rx], axis=-1)
-        out[own] = 2 * n + src[own][:, None]
+            which = ... if far.all() else far
+            out[which, 0] = 3 * n + near[which] * m + self.nic_of(src[which], channel[which])
+            out[which, 1] = 3 * n + (self.n_nodes + to[which]) * m + self.nic_of(dst[which], channel[which])
+        if not far.all():
+            own = src == dst
+            out[own] = 2 * n + src[own][:, None]
         return out
 
     def route(self, src: npt.ArrayLike, dst: npt.ArrayLike, channel: npt.ArrayLike = 0) -> I32:
