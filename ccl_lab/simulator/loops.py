@@ -62,8 +62,10 @@ class Rows:
         self.latency = links.latency_ps.take(self.a) + links.latency_ps.take(self.b)
         if topology.network is not None:
             self.latency += topology.tier_latency_ps(self.rank, self.next, loops.channel[rings][None, :, None])
-        self.ticks = (self.a >= 3 * topology.n_ranks).astype(np.uint8)  # links between switches are on no path
         self.late, self.ready = late_ps.take(self.rank), late_ps.take(self.next)
+        self.ticks = (self.a >= 3 * topology.n_ranks).astype(np.uint8)  # links between switches are on no path
+        for name in ("memory_rate", "a_rate", "b_rate", "latency", "ticks", "late", "ready"):
+            setattr(self, name, _once(getattr(self, name)))
         # Rows of a group of ops are written ring by ring (flat), or slice by slice and rank by rank (between nodes).
         position = by_unit(np.tile(np.arange(length), (chains, 1)))
         group = int(topology.ranks_per_node[0])
@@ -92,8 +94,18 @@ class Rows:
         return tuple(dense.take(ids) for ids in found)
 
 
+def _once(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The same column; where all its rows are equal one number stands for them, which takes no memory to go over."""
+    return np.broadcast_to(column.flat[0], column.shape) if (column == column.flat[0]).all() else column
+
+
+def by_class(values: npt.NDArray[Any], class_of: I64) -> npt.NDArray[Any]:
+    """values[class_of]; of one class a view, whose rows are one in memory."""
+    return np.broadcast_to(values, (len(class_of), *values.shape[1:])) if len(values) == 1 else values[class_of]
+
+
 def _same_after(columns: list[npt.NDArray[Any]], turn: int) -> bool:
-    return all(np.array_equal(column[turn:], column[:-turn]) for column in columns)
+    return all(column.strides[0] == 0 or np.array_equal(column[turn:], column[:-turn]) for column in columns)
 
 
 def turned_onto_itself(columns: list[npt.NDArray[Any]]) -> int:
