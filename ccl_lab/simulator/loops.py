@@ -165,12 +165,18 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
     if status == _DISORDER and not merged:  # some chains overtake others
         status, rounds, jumped = _core.simulate_rings({**input_columns, "merged": (merged := True)})
     _check(status)
-    copies = units // turn
-    shaped = (np.tile(finish.reshape(several, chains, stations)[:turn], (copies, 1, 1)),
-              *(np.tile(end.reshape(several, chains, slices)[:turn], (copies, 1, 1)) for end in ends))
+    shaped = (_repeated(finish.reshape(several, chains, stations)[:turn], units),
+              *(_repeated(end.reshape(several, chains, slices)[:turn], units) for end in ends))
     if known is not None and key is not None:
         known[key] = shaped
     return (*shaped, {"units": turn, "rounds": rounds, "jumped": jumped, "merged": rounds if merged else 0})
+
+
+def _repeated(found: I64, units: int) -> I64:
+    """What was found of some units, one after the other until there are `units`; of one, a view."""
+    if len(found) == 1:
+        return np.broadcast_to(found, (units, *found.shape[1:]))
+    return found if len(found) == units else np.tile(found, (units // len(found), 1, 1))
 
 
 def _several(units: int, turn: int, loops: RingLoops) -> int:

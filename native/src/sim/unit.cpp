@@ -48,7 +48,8 @@ Unit::Unit(const RingsInput& in, const RingsOutput& out)
   round_.assign(static_cast<std::size_t>(in.units), 0);
   posts_.resize(in.memory.size());
   for (std::size_t r = 0; r < posts_.size(); ++r)
-    posts_[r] = {in.memory[r], in.link_a[r], in.link_b[r], in.ticks[r] != 0, in.latency_ps[r], in.ready_ps[r], in.row[r], {}};
+    posts_[r] = {in.memory[r], in.link_a[r], in.link_b[r], in.ticks[r] != 0, in.latency_ps[r], in.ready_ps[r], in.row[r]};
+  busy_.resize(static_cast<std::size_t>(in.chains * in.stations));
   mail_.resize(static_cast<std::size_t>(in.chains * in.stations * in.depth));
   sent_.resize(static_cast<std::size_t>(in.chains));
   last_.resize(static_cast<std::size_t>(words_));
@@ -62,6 +63,17 @@ void Unit::select(std::int64_t unit) {
   stations_of_unit_ = reinterpret_cast<Station*>(state_);
   links_of_unit_ = reinterpret_cast<Served*>(state_ + 3 * in_.chains * in_.stations);
   watching_ = noting_ = false;
+  keep_busy(unit);
+}
+
+// Forgets how long messages take at stations whose rates are not those of the unit before.
+void Unit::keep_busy(std::int64_t unit) {
+  const std::size_t each = busy_.size(), now = static_cast<std::size_t>(unit) * each;
+  const std::size_t before = static_cast<std::size_t>(std::exchange(busy_unit_, unit)) * each;
+  for (std::size_t i = 0; i < each; ++i) {
+    const auto same = [&](const auto& rates) { return rates[now + i] == rates[before + i]; };
+    if (!same(in_.memory_bytes_per_s) || !same(in_.a_bytes_per_s) || !same(in_.b_bytes_per_s)) busy_[i] = {};
+  }
 }
 
 Unit::At Unit::at(std::int64_t chain, std::int64_t station, std::int64_t slice, std::int64_t message) {
@@ -80,7 +92,7 @@ std::int64_t Unit::bytes_of(const At& at) const {
 
 const Busy& Unit::busy(const At& at) {
   const std::int64_t bytes = bytes_of(at);
-  Busy* const known = at.post->busy;
+  Busy* const known = busy_[static_cast<std::size_t>(at.chain * in_.stations + at.station)].last;
   if (known[0].bytes == bytes) return known[0];
   std::swap(known[0], known[1]);
   if (known[0].bytes == bytes) return known[0];
@@ -144,7 +156,7 @@ void Unit::copy_own(const At& at) {
 // When a link that begins at `start_ps` is free again.
 std::int64_t Unit::through(const At& at, std::int32_t link, std::int64_t start_ps, std::int64_t busy_ps, std::int64_t bytes_per_s) {
   if (!changes_.on(link)) return start_ps + busy_ps;
-  const std::int64_t bytes = at.post->busy[0].bytes, from = start_ps + (bytes > 0 ? in_.alpha_ps : 0);
+  const std::int64_t bytes = busy(at).bytes, from = start_ps + (bytes > 0 ? in_.alpha_ps : 0);
   const std::int64_t end = changes_.through_ps(link, from, bytes, bytes_per_s);
   const auto [begins, ends, rate] = changes_.stretch(link, from, bytes_per_s);
   constant_ = true;

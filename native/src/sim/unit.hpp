@@ -34,7 +34,6 @@ struct Post {
   std::int32_t memory = 0, a = 0, b = 0;
   bool ticks = false;
   std::int64_t latency_ps = 0, ready_ps = 0, row = 0;
-  Busy busy[2];  // of the last two sizes
 };
 
 // The two sides of every maximum of some rounds, as differences.
@@ -143,6 +142,7 @@ class Unit {
     return static_cast<std::size_t>(unit_ * in_.chains * most_slices_) + slot(at.chain, at.slice);
   }
   [[nodiscard]] Served& link(std::int32_t id) { return links_of_unit_[id]; }
+  void keep_busy(std::int64_t unit);
   [[nodiscard]] const Busy& busy(const At& at);
   [[nodiscard]] std::int64_t bytes_of(const At& at) const;
   [[nodiscard]] std::int64_t op(const At& at, std::int64_t kind) const;
@@ -158,6 +158,11 @@ class Unit {
   std::vector<std::int64_t> states_;  // of all units
   std::vector<std::int64_t> round_;   // per unit: the next one
   std::vector<Post> posts_;           // per station
+  struct Sizes {
+    Busy last[2];
+  };
+  std::vector<Sizes> busy_;           // per station of a unit, of units with its rates: most have the same
+  std::int64_t busy_unit_ = 0;
   Changes changes_;
 
   Path* path_ = nullptr;
