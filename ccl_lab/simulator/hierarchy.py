@@ -145,7 +145,8 @@ def _rings(loops: RingLoops, topology: Topology, sizes: I64, nominal_bytes: int,
     counts = {"units": 0, "rounds": 0, "jumped": 0, "merged": 0}
     for members in _coupled(rows, local):
         place = np.maximum(loops.slice_of[members], 0)
-        begin = tuple(by_class(times[:, local[members][:, None], place], before.class_of) for times in (before.begin_ps, before.begin_batch))
+        begin = tuple(by_class(times[:, local[members][:, None], place], before.class_of)
+                      for times in (before.begin_ps, before.begin_batch))  # fmt: skip
         free = by_class(before.memory_free_ps[:, local[members], None], before.class_of)
         finish_ps, *found, done = evaluate(rows.take(members), loops, members, topology, sizes[members], nominal_bytes, alpha_ps,
                                            memory_free_ps=free, begin=begin, merge=merge, jumps=jumps,

@@ -30,13 +30,13 @@ import numpy.typing as npt
 from .. import views
 from ..errors import UsageError
 from ..units import Duration
-from . import network
+from . import network, places
 from .network import Level, Network
 from .rates import INSTANT, Rate, parse_latency, parse_rate, whole, whole_list
 
 GBIT, GBYTE = 1.25e8, 1e9
 # What follows from where ranks and NICs are, whatever their rates.
-_OF_PLACES = ("n_nodes", "ranks_per_node", "link_in_node", "_first_of_node", "_near")
+_OF_PLACES = ("n_nodes", "ranks_per_node", "link_in_node", "_near")
 # Of one rank: a NIC near it; the only far NIC it uses; each of several far ones; each NIC when near and far are used together.
 PATH_LIMITS = ("near", "far", "far_each", "mixed_each")
 I32 = npt.NDArray[np.int32]
@@ -139,8 +139,8 @@ class Topology:
             lowest = 1 if column in ("fabric_bytes_per_s", "local_bytes_per_s") else 0
             if length and getattr(self, column).min() < lowest:
                 raise UsageError(f"{column}: expected {lowest} or more everywhere, found {getattr(self, column).min()}.")
-        local_of = local_indices(node_of) if self.local_of is None else _column(self.local_of, n, np.int32, "local_of")
-        _check_local(node_of, local_of)
+        local_of = places.local_indices(node_of) if self.local_of is None else _column(self.local_of, n, np.int32, "local_of")
+        places.check_local(node_of, local_of)
         object.__setattr__(self, "node_of", _column(node_of, n, np.int32, "node_of"))
         object.__setattr__(self, "local_of", _column(local_of, n, np.int32, "local_of"))
         object.__setattr__(self, "nics_per_node", int(self.nics_per_node))
@@ -342,27 +342,12 @@ class Topology:
 
     @cached_property
     def link_in_node(self) -> I32:
-        """Each link's number among those of its node, i32[links]: ranks' fabric_tx, fabric_rx, local, then nic_tx, nic_rx; i32[links].
-
-        Those between switches go on after them."""
-        links, size, nics = self.links, self.gpus_per_node, max(self.nics_per_node, 1)
-        first = np.array([0, size, 2 * size, 3 * size, 3 * size + nics, 3 * size + 2 * nics, 3 * size + 2 * nics], np.int32)
-        names = first[links.kind] + links.owner
-        names[: 3 * self.n_ranks] = first[links.kind[: 3 * self.n_ranks]] + np.tile(self.local_of, 3)
-        names.setflags(write=False)
-        return names
-
-    @cached_property
-    def _first_of_node(self) -> I64:
-        """Ranks on the nodes before that of each rank, i64[n_ranks]."""
-        size = self.ranks_per_node
-        return (np.cumsum(size) - size)[self.node_of]
+        """Each link's number among those of its node, i32[links]: ranks' fabric_tx, fabric_rx, local, then nic_tx, nic_rx."""
+        return places.link_in_node(self)
 
     def by_node(self, place: npt.NDArray[Any]) -> I64:
         """All ranks, node after node, in a node by `place`[rank], which numbers its ranks 0, 1, 2, …; i64[n_ranks]."""
-        order = np.empty(self.n_ranks, np.int64)
-        order[self._first_of_node + place] = np.arange(self.n_ranks)
-        return order
+        return places.by_node(self.node_of, place)
 
     @cached_property
     def _near(self) -> tuple[I64, I64]:
@@ -506,24 +491,6 @@ class Topology:
     def show(self, **options: Any) -> Any:
         """Draws the topology; returns a widget."""
         return views.draw("topology", self, **options)
-
-
-def local_indices(node_of: npt.NDArray[Any]) -> I32:
-    """Index of each rank among those of its node, in rank order."""
-    starts = np.concatenate([[0], np.cumsum(np.bincount(node_of))[:-1]])
-    if (node_of[1:] >= node_of[:-1]).all():
-        return (np.arange(len(node_of)) - starts[node_of]).astype(np.int32)
-    order = np.argsort(node_of, kind="stable")
-    local = np.empty(len(node_of), np.int32)
-    local[order] = np.arange(len(node_of)) - starts[node_of[order]]
-    return local
-
-
-def _check_local(node_of: npt.NDArray[Any], local_of: npt.NDArray[Any]) -> None:
-    size = np.bincount(node_of)
-    good = (local_of >= 0) & (local_of < size[node_of])
-    if not good.all() or (np.bincount((np.cumsum(size) - size)[node_of] + local_of) != 1).any():
-        raise UsageError("local_of: expected every node's ranks to be numbered 0, 1, 2, … each number once.")
 
 
 def _scaled(rates: I64, row: int, factor: float) -> I64:
