@@ -108,7 +108,7 @@ def status_codes() -> dict[str, int]: ...                              # class n
 def build_info() -> dict: ...
 # simulator functions are bound by bind_sim(m) (native/bind/sim.cpp, simulator engineer)
 
-def rdma_nic_of(address: str) -> tuple[str, int, int]: ...               # (device, port, index of the GID) that has this address; UnsupportedError with what there is
+def rdma_nics_of(addresses: list[str]) -> list[tuple[str, int, int]]: ...  # (device, port, index of the GID) that has each address; UnsupportedError with what there is
 def rdma_library() -> None: ...                                          # loads libibverbs; UnsupportedError naming what is missing
 def rdma_takes_dma_bufs(device: str) -> None: ...                        # ok where memory of GPUs can be registered with it; UnsupportedError naming what is missing
 def rdma_spread(reach: str) -> dict[str, object]: ...                    # qps, segment_bytes, inflight, mode: same_rack, same_zone, cross_zone, cross_building or all_to_all

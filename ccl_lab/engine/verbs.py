@@ -133,7 +133,7 @@ def card(transport: str, addresses: list[str], settings: Settings) -> list[Any] 
     if transport not in ("auto", "verbs"):
         return f"transport is {transport!r}"
     try:
-        found = [list(_core.rdma_nic_of(address)) for address in addresses]
+        found = [list(nic) for nic in _core.rdma_nics_of(addresses)]
         _core.rdma_library()
     except CclError as error:
         return str(error)

@@ -25,9 +25,15 @@ namespace {
 
 using Nic = std::tuple<std::string, int, int>;  // device, port, index of its GID
 
-Nic nic_of(const std::string& address) {
-  const ccl_lab::verbs::Nic found = ccl_lab::take(ccl_lab::verbs::nic_of(ccl_lab::verbs::discover(), address));
-  return {found.device, found.port, found.gid_index};
+// One look at all devices, however many addresses: a port has a file for each entry of its table of GIDs, 1,024 with soft RoCE.
+std::vector<Nic> nics_of(const std::vector<std::string>& addresses) {
+  const std::vector<ccl_lab::verbs::DeviceInfo> devices = ccl_lab::verbs::discover();
+  std::vector<Nic> nics;
+  for (const std::string& address : addresses) {
+    const ccl_lab::verbs::Nic found = ccl_lab::take(ccl_lab::verbs::nic_of(devices, address));
+    nics.emplace_back(found.device, found.port, found.gid_index);
+  }
+  return nics;
 }
 
 Registration registration_of(const std::string& name) {
@@ -84,8 +90,8 @@ void use_rdma(Engine& engine, const std::vector<Nic>& nics, const std::vector<Ro
 }  // namespace
 
 void bind_rdma(nb::module_& m, nb::class_<Engine>& engine) {
-  m.def("rdma_nic_of", &nic_of, "address"_a,
-        "(device, port, index of the GID) of the RDMA NIC that has this address; UnsupportedError, with what there is, where none has.");
+  m.def("rdma_nics_of", &nics_of, "addresses"_a,
+        "(device, port, index of the GID) of the RDMA NIC that has each address; UnsupportedError, with what there is, where none has.");
   m.def("rdma_library", [] { ccl_lab::check(ccl_lab::verbs::open_library().status()); },
         "Loads libibverbs; UnsupportedError naming what is missing, of this machine or of this build.");
   m.def("rdma_takes_dma_bufs",

@@ -144,7 +144,7 @@ def test_what_the_core_is_told_is_judged() -> None:
     with pytest.raises(ConfigError, match="moon"):
         _core.rdma_spread("moon")
     with pytest.raises(UsageError, match="not an address"):
-        _core.rdma_nic_of("somewhere")
+        _core.rdma_nics_of(["somewhere"])
 
 
 def test_nics_with_rdma_are_used_alone_unless_others_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
