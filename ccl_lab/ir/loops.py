@@ -99,7 +99,8 @@ class Outline:
     """A schedule that is planned but not unrolled; the fields are those of Schedule.
 
     `emit(builder)` runs the algorithm on what `builder` (a Builder, or what takes its calls) makes; `loops` where the schedule is made of
-    rings; `node_phase` a Schedule of one node: what happens inside each node before its rings begin.
+    rings; `node_phase(owners)` a Schedule of one node, where the ranks of these local indices take part in rings: what happens inside it
+    before they begin.
     """
 
     collective: str
@@ -113,7 +114,7 @@ class Outline:
     emit: Callable[[Callable[..., Builder]], Builder]
     ops_about: int
     loops: RingLoops | None = None
-    node_phase: Schedule | None = None
+    node_phase: Callable[[np.ndarray], Schedule] | None = None
 
     @cached_property
     def _unrolled(self) -> Schedule:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ..errors import UsageError, suggest
 from ..ir import Builder, RingLoops, Schedule
 from . import (
@@ -52,6 +54,7 @@ from . import (
     send_recv_direct,
     send_recv_one_pass,
 )
+from .all_reduce_resilient import Split
 from .cost import Cost
 from .mapped import unshared
 from .problem import Problem
@@ -73,14 +76,14 @@ def nodes_of_equal_size(problem: Problem) -> str:
 class Algorithm(NamedTuple):
     """One row: `build(problem)`, `cost(problem)`, and `misfit(problem)`, empty where it can be used.
 
-    Of algorithms on rings also `loops(problem)`, what they repeat, and `node_phase(problem)`, what comes before it inside each node.
+    Of algorithms on rings also `loops(problem)`, what they repeat, and `node_phase(problem)`, what comes before it in each node (Outline).
     """
 
     build: Callable[[Problem], Builder]
     cost: Callable[[Problem], Cost]
     misfit: Callable[[Problem], str] = always
     loops: Callable[[Problem], RingLoops | None] | None = None
-    node_phase: Callable[[Problem], Schedule | None] | None = None
+    node_phase: Callable[[Problem], Callable[[np.ndarray], Schedule] | None] | None = None
 
 
 _ALL_TO_ALL = {
@@ -94,8 +97,12 @@ _ALL_TO_ALL = {
 # Made for topologies that lost NICs: `auto` takes them there only; asked for by name they are planned anywhere.
 DEGRADED = ("balance", "resilient", "recursive", "optcc", "mix")
 
-# Of all_reduce: without a loss they are the healthy algorithm, and repeat what it repeats.
-_HEALTHY: dict[str, Any] = {"loops": all_reduce_balance.healthy_loops, "node_phase": all_reduce_balance.healthy_node_phase}
+
+def _like_balance(split: Callable[[Problem], Split]) -> dict[str, Any]:
+    """Of all_reduce: where nothing is lost, and where their shares are no faster, they are balance, and repeat what it repeats."""
+    return {"loops": lambda problem: all_reduce_balance.loops(problem) if split(problem).shares is None else None,
+            "node_phase": all_reduce_balance.node_phase}
+
 
 ALGORITHMS: dict[str, dict[str, Algorithm]] = {
     "all_reduce": {
@@ -111,11 +118,14 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
         "flat": Algorithm(all_reduce_flat.flat, formulas_mapped.all_reduce_flat, unshared),
         "one_pass": Algorithm(all_reduce_one_pass.one_pass, formulas_mapped.all_reduce_one_pass, unshared),
         "two_level": Algorithm(all_reduce_two_level.two_level, formulas_mapped.all_reduce_two_level, unshared),
-        "balance": Algorithm(all_reduce_balance.balance, all_reduce_balance.cost, **_HEALTHY),
-        "resilient": Algorithm(all_reduce_resilient.resilient, all_reduce_resilient.resilient_cost, **_HEALTHY),
-        "recursive": Algorithm(all_reduce_recursive.recursive, all_reduce_recursive.recursive_cost, **_HEALTHY),
-        "optcc": Algorithm(all_reduce_optcc.optcc, all_reduce_optcc.optcc_cost, **_HEALTHY),
-        "mix": Algorithm(all_reduce_optcc.mix, all_reduce_optcc.mix_cost, **_HEALTHY),
+        "balance": Algorithm(all_reduce_balance.balance, all_reduce_balance.cost, loops=all_reduce_balance.loops,
+                             node_phase=all_reduce_balance.node_phase),
+        "resilient": Algorithm(all_reduce_resilient.resilient, all_reduce_resilient.resilient_cost,
+                               **_like_balance(all_reduce_resilient.split)),
+        "recursive": Algorithm(all_reduce_recursive.recursive, all_reduce_recursive.recursive_cost,
+                               **_like_balance(all_reduce_recursive.split)),
+        "optcc": Algorithm(all_reduce_optcc.optcc, all_reduce_optcc.optcc_cost, **_like_balance(all_reduce_optcc.split_optcc)),
+        "mix": Algorithm(all_reduce_optcc.mix, all_reduce_optcc.mix_cost, **_like_balance(all_reduce_optcc.split_mix)),
     },
     "all_gather": {
         "ring": Algorithm(all_gather_ring.ring, formulas.all_gather_ring, loops=all_gather_ring.loops),

@@ -6,6 +6,10 @@ the healthy algorithm itself.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import numpy as np
+
 from ..ir import Builder, RingLoops, Schedule
 from . import all_reduce_hierarchical, all_reduce_lanes, all_reduce_ring, formulas
 from .all_reduce_lanes import Shares
@@ -39,15 +43,17 @@ def healthy(problem: Problem, name: str) -> Builder:
     return b
 
 
-def healthy_loops(problem: Problem) -> RingLoops | None:
-    """What that plan repeats; None where something is lost, or where it is not made of rings."""
+def loops(problem: Problem) -> RingLoops | None:
+    """What it repeats; None where it is not made of rings that are alike."""
     if is_degraded(problem.topology):
-        return None
+        return all_reduce_lanes.loops(problem, WHOLE)
     return all_reduce_hierarchical.loops(problem) if _is_grid(problem) else all_reduce_ring.loops(problem)
 
 
-def healthy_node_phase(problem: Problem) -> Schedule | None:
+def node_phase(problem: Problem) -> Callable[[np.ndarray], Schedule] | None:
     """What comes before its rings inside each node; None where they are all there is."""
+    if is_degraded(problem.topology):
+        return all_reduce_lanes.node_phase(problem, WHOLE)
     return all_reduce_hierarchical.node_phase(problem) if _is_grid(problem) else None
 
 

@@ -9,6 +9,8 @@ local index l of every node owns slices (l, *); lanes take slices in turn.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from ..ir import Builder, RingLoops, Schedule
@@ -139,8 +141,8 @@ def loops(problem: Problem) -> RingLoops | None:
                      slice_of=np.where(slices < depth, slices, -1), in_node=True)
 
 
-def node_phase(problem: Problem) -> Schedule:
-    """What the ranks of each node do among themselves before their rings begin, as a schedule of one node."""
+def node_phase(problem: Problem) -> Callable[[np.ndarray], Schedule]:
+    """What the ranks of each node do among themselves before their rings begin, as a schedule of one node; all of them are owners."""
     assert problem.grid is not None
     grid = np.arange(problem.grid.shape[1])[None, :]
     depth = hierarchical_depth(problem)
@@ -148,4 +150,5 @@ def node_phase(problem: Problem) -> Schedule:
     b = Builder("all_reduce", grid.size, algorithm="hierarchical", in_place=problem.in_place, channels=1 + lanes, parts=grid.size * depth,
                 scratch_blocks=grid.size)
     _node_phase(b, grid, depth, lanes)
-    return b.build(nbytes=problem.nbytes, dtype=problem.dtype, redop=problem.redop)
+    made = b.build(nbytes=problem.nbytes, dtype=problem.dtype, redop=problem.redop)
+    return lambda owners: made

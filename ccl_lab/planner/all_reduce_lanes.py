@@ -9,12 +9,13 @@ of shares (all_reduce_resilient, all_reduce_recursive, all_reduce_optcc). Invari
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
-from ..ir import Builder
+from ..ir import Builder, RingLoops, Schedule
 from ..topo import Topology
 from .cost import CHUNK_SECONDS, OP_SECONDS, Cost, machine
 from .degraded import CHANNELS, I64, Lanes, finish, lanes, no_load, node_order
@@ -295,3 +296,43 @@ def _inside(frame: Frame, ring: Ring | None, meetings: list[Meeting], depth: Dep
             jobs[i][2].scatter(jobs[i][3])
         if i > 0:
             jobs[i - 1][2].add(jobs[i - 1][3])
+
+
+def loops(problem: Problem, shares: Shares) -> RingLoops | None:
+    """What the lanes repeat, where each carries as much as any other one, and has a rank of every node to itself."""
+    found = _rings_alike(problem, shares)
+    if found is None:
+        return None
+    ring, passes = found.ring, depth_of(problem, shares).passes
+    n, every = len(ring.nodes), np.arange(passes * len(ring.channel)).reshape(-1, passes)
+    return RingLoops(orders=ring.rank, channel=ring.channel, parts=n * every.size, depth=1, steps=2 * n - 2, reducing=n - 1,
+                     first=n * every, stride=1, span=1, slice_of=np.tile(np.arange(passes), (len(every), 1)),
+                     in_node=problem.topology.gpus_per_node > 1)
+
+
+def node_phase(problem: Problem, shares: Shares) -> Callable[[I64], Schedule] | None:
+    """What the ranks of each node do among themselves before those rings begin: a schedule of one node, by the ranks that cross there."""
+    found, topology = _rings_alike(problem, shares), problem.topology
+    if found is None or problem.grid is None or topology.gpus_per_node == 1:
+        return None
+    depth, lanes, channels = depth_of(problem, shares), len(found.ring.channel), _channels(topology, found, shares)
+    one, lo = topology.subset(problem.grid[0].tolist()), depth.passes * np.arange(lanes)
+
+    def of(owners: I64) -> Schedule:
+        b = Builder("all_reduce", topology.gpus_per_node, algorithm="balance", in_place=problem.in_place, channels=channels,
+                    parts=lanes * depth.passes, scratch_blocks=topology.gpus_per_node)
+        frame = Frame(b, one, found.local, ids=iter(range(channels)))
+        _inside(frame, Ring(frame, Role(found.ring.channel, owners[:, None]), lo, lo + depth.passes, depth.passes, 1), [], depth)
+        return b.build(nbytes=problem.nbytes, dtype=problem.dtype, redop=problem.redop)
+
+    return of
+
+
+def _rings_alike(problem: Problem, shares: Shares) -> Allocation | None:
+    """The lanes of `loops`; None where there are none."""
+    if shares.levels or problem.grid is None or depth_of(problem, shares).ring_depth > 1:
+        return None
+    found = allocate(problem.topology, shares)
+    local = np.sort(problem.topology.local_of[found.ring.rank], axis=0)
+    apart = problem.topology.gpus_per_node == 1 or (local[1:] != local[:-1]).all()
+    return found if apart and (found.ring.weight == found.ring.weight[0]).all() else None

@@ -1,8 +1,11 @@
 """Hierarchical schedules without a row per op: nodes, then the rings between them, then nodes again.
 
     node phase   channel 0 inside each node         an ordinary schedule of one node, once for each kind of node       exact.py
-    rings        one per local index and lane       rounds, units of the ranks whose rings share NICs                  loops.py
+    rings        one per owner and lane             rounds, units of the ranks whose rings share NICs                  loops.py
     gather       the lanes' puts inside each node   node by node                                                       gathers.hpp
+
+Owners are the ranks of a node that take part in rings: every one in a hierarchical schedule, and around lost NICs as many as the node that
+lost most has left, not the same ones in every node.
 
 Is: what the three hand to one another. Is not: arithmetic. Invariant: the phases can be evaluated one after the other, because each link
 serves them one after the other: the node phase happens at tick 0 of nominal time, and whatever a ring adds or hands on inside a node
@@ -30,10 +33,12 @@ I64 = npt.NDArray[np.int64]
 class NodePhase(NamedTuple):
     """What the node phase leaves behind, by class of node: [classes, group] unless said otherwise.
 
-    class_of: [nodes]; begin_ps, begin_batch: [classes, group, slices], when each slice was handed to its lane.
+    class_of: [nodes]; owners: [classes, owners], their local indices; begin_ps, begin_batch: [classes, owners, slices], when each slice was
+    handed to its lane; memory_free_ps: [classes, owners].
     """
 
     class_of: I64
+    owners: I64
     begin_ps: I64
     begin_batch: I64
     memory_free_ps: I64
@@ -54,24 +59,41 @@ def _classes(columns: list[I64]) -> tuple[I64, I64]:
     return class_of, np.concatenate([[0], other[first]])
 
 
-def node_phase(outline: Outline, topology: Topology, grid: I64, nbytes: int, dtype: str, late_ps: I64, alpha_ps: int) -> NodePhase:
+class Places(NamedTuple):
+    """Where rings run: grid [nodes, group], the ranks by node, as rings come to them, and local index; owners [nodes, owners], local
+    indices in the order of their rings; owner_of [rings], which of them a ring belongs to."""
+
+    grid: I64
+    owners: I64
+    owner_of: I64
+
+    @classmethod
+    def of(cls, loops: RingLoops, topology: Topology) -> Places:
+        grid = np.lexsort((topology.local_of, topology.node_of)).reshape(topology.n_nodes, -1)[topology.node_of[loops.orders[0]]]
+        local = topology.local_of[loops.orders].astype(np.int64)
+        first = np.sort(np.unique(local[:, 0], return_index=True)[1])
+        return cls(grid, local[first].T, (local[:, :1] == local[first, 0]).argmax(axis=1))
+
+
+def node_phase(outline: Outline, topology: Topology, places: Places, nbytes: int, dtype: str, late_ps: I64, alpha_ps: int) -> NodePhase:
     """Times the node phase on one node of each class."""
-    schedule = outline.node_phase
-    assert schedule is not None
-    layout = schedule.layout(nbytes=nbytes, dtype=dtype)
-    class_of, example = _classes([column[grid] for column in (
-        topology.fabric_bytes_per_s, topology.fabric_latency_ps, topology.local_bytes_per_s, late_ps)])
-    ops, group = schedule.ops, grid.shape[1]
-    signals, puts = np.flatnonzero(ops.kind == Kind.signal), np.flatnonzero(ops.kind == Kind.put)
-    slices = len(signals) // group
+    assert outline.node_phase is not None
+    grid, group = places.grid, places.grid.shape[1]
+    class_of, example = _classes([places.owners, *(column[grid] for column in (
+        topology.fabric_bytes_per_s, topology.fabric_latency_ps, topology.local_bytes_per_s, late_ps))])
     found: dict[str, list[Any]] = {name: [] for name in NodePhase._fields[1:]}
     for node in example:
-        ranks = grid[node]
+        ranks, owners = grid[node], places.owners[node]
+        schedule = outline.node_phase(owners)
+        layout, ops = schedule.layout(nbytes=nbytes, dtype=dtype), schedule.ops
+        signals, puts = np.flatnonzero(ops.kind == Kind.signal), np.flatnonzero(ops.kind == Kind.put)
+        slices = len(signals) // len(owners)
+        begins = np.lexsort((signals, (ops.rank[signals, None] == owners).argmax(axis=1)))
         one = topology.subset(ranks)
         times = core_times(schedule, one, layout, late_ps[ranks], np.zeros(len(ops), np.int64), alpha_ps)
-        begins = np.lexsort((signals, ops.rank[signals]))
-        found["begin_ps"].append(times.arrive_ps[signals][begins].reshape(group, slices))
-        found["begin_batch"].append(times.level[signals][begins].astype(np.int64).reshape(group, slices))
+        found["owners"].append(owners)
+        found["begin_ps"].append(times.arrive_ps[signals][begins].reshape(-1, slices))
+        found["begin_batch"].append(times.level[signals][begins].astype(np.int64).reshape(-1, slices))
         free = np.zeros(len(one.links), np.int64)
         for side in (0, 1):
             busy = [duration_ps(int(nbytes), int(rate)) for nbytes, rate in
@@ -85,18 +107,18 @@ def node_phase(outline: Outline, topology: Topology, grid: I64, nbytes: int, dty
         np.maximum.at(memory, ops.rank[reduces], times.end_ps[reduces])
         np.maximum.at(end, ops.rank, times.end_ps)
         np.maximum.at(end, ops.rank[puts], times.leave_ps[puts])
-        found["memory_free_ps"].append(memory)
+        found["memory_free_ps"].append(memory[owners])
         found["end_ps"].append(end)
     return NodePhase(class_of, **{name: np.stack(each) for name, each in found.items()})
 
 
-def _coupled(rows: Rows, local: I64) -> list[npt.NDArray[Any]]:
-    """Chains that have to be one unit, because their local indices share a NIC on some node."""
-    first = {int(each): int(each) for each in np.unique(local)}  # of the group that a local index belongs to
+def _coupled(rows: Rows, owner_of: I64) -> list[npt.NDArray[Any]]:
+    """Chains that have to be one unit, because their owners share a NIC on some node."""
+    first = {int(each): int(each) for each in np.unique(owner_of)}  # of the group that an owner belongs to
     sides = [np.ascontiguousarray(side[..., 0].T) for side in (rows.a, rows.b)]  # by chain
 
     def share(one: int, other: int) -> bool:
-        mine, theirs = np.flatnonzero(local == one), np.flatnonzero(local == other)
+        mine, theirs = np.flatnonzero(owner_of == one), np.flatnonzero(owner_of == other)
         return any((side[a] == side[b]).any() for side in sides for a in mine for b in theirs)
 
     for other in first:
@@ -105,7 +127,7 @@ def _coupled(rows: Rows, local: I64) -> list[npt.NDArray[Any]]:
                 joined = first[other]
                 first = {each: first[one] if group == joined else group for each, group in first.items()}
     groups: dict[int, list[int]] = {}
-    for chain, each in enumerate(local):
+    for chain, each in enumerate(owner_of):
         groups.setdefault(first[int(each)], []).append(chain)
     return [np.array(chains) for chains in groups.values()]
 
@@ -115,48 +137,47 @@ def hierarchical_finish(outline: Outline, topology: Topology, nbytes: int, dtype
     """When each rank ends, i64[n_ranks], and how many rounds that took. Raises Inapplicable."""
     loops = outline.loops
     assert loops is not None
-    group = int(topology.ranks_per_node[0])
-    grid = np.ascontiguousarray(loops.orders[:group].T)
+    places = Places.of(loops, topology)
     count = outline.count_of(nbytes, dtype)
     sizes = loops.chunk_bytes(count, itemsize)
     if sizes[loops.slice_of >= 0].min() == 0:
         raise Inapplicable("some messages between nodes are empty")
-    before = node_phase(outline, topology, grid, nbytes, dtype, late_ps, alpha_ps)
+    before = node_phase(outline, topology, places, nbytes, dtype, late_ps, alpha_ps)
     finish = before.end_ps[before.class_of]
     nominal = loops.nominal_bytes(count, itemsize)
-    end_ps, end_batch, counts = _rings(loops, topology, sizes, nominal, before, finish, late_ps, alpha_ps, changes, merge, jumps)
-    _gather(loops, topology, grid, count, itemsize, before, end_ps, end_batch, late_ps, alpha_ps, finish)
+    end_ps, end_batch, counts = _rings(loops, topology, places, sizes, nominal, before, finish, late_ps, alpha_ps, changes, merge, jumps)
+    _gather(loops, topology, places, count, itemsize, before, end_ps, end_batch, late_ps, alpha_ps, finish)
     out = np.empty(topology.n_ranks, np.int64)
-    out[grid] = finish
+    out[places.grid] = finish
     return out, counts
 
 
-def _rings(loops: RingLoops, topology: Topology, sizes: I64, nominal_bytes: int, before: NodePhase, finish: I64, late_ps: I64,
-           alpha_ps: int, changes: Changes, merge: bool, jumps: bool) -> tuple[I64, I64, dict[str, int]]:  # fmt: skip
-    """(end_ps, end_batch) [nodes, group, slices] of all rings; raises `finish` [nodes, group]. Equal groups of rings are evaluated once."""
+def _rings(loops: RingLoops, topology: Topology, places: Places, sizes: I64, nominal_bytes: int, before: NodePhase, finish: I64,
+           late_ps: I64, alpha_ps: int, changes: Changes, merge: bool, jumps: bool) -> tuple[I64, I64, dict[str, int]]:  # fmt: skip
+    """(end_ps, end_batch) [nodes, owners, slices] of all rings; raises `finish` [nodes, group]. Equal groups of rings are timed once."""
     chains, nodes = loops.orders.shape
-    group = before.end_ps.shape[1]
-    local = np.arange(chains) % group
+    owner_of, everywhere = places.owner_of, np.arange(nodes)
     everyone = np.arange(chains)
     rows = Rows(loops, topology, everyone, 1, late_ps)
     slices = before.begin_ps.shape[2]
-    ends = np.zeros((2, nodes, group, slices), np.int64)
+    ends = np.zeros((2, nodes, places.owners.shape[1], slices), np.int64)
     known: dict[Any, tuple[I64, I64, I64]] = {}
     counts = {"units": 0, "rounds": 0, "jumped": 0, "merged": 0}
-    for members in _coupled(rows, local):
+    for members in _coupled(rows, owner_of):
         place = np.maximum(loops.slice_of[members], 0)
-        begin = tuple(by_class(times[:, local[members][:, None], place], before.class_of)
+        begin = tuple(by_class(times[:, owner_of[members][:, None], place], before.class_of)
                       for times in (before.begin_ps, before.begin_batch))  # fmt: skip
-        free = by_class(before.memory_free_ps[:, local[members], None], before.class_of)
+        free = by_class(before.memory_free_ps[:, owner_of[members], None], before.class_of)
         finish_ps, *found, done = evaluate(rows.take(members), loops, members, topology, sizes[members], nominal_bytes, alpha_ps,
                                            memory_free_ps=free, begin=begin, merge=merge, jumps=jumps,
                                            known=known if merge else None, changes=changes)  # type: ignore[arg-type]
         counts = {name: counts[name] + done[name] for name in counts}
         for chain, ring in enumerate(members):
-            finish[:, local[ring]] = np.maximum(finish[:, local[ring]], finish_ps[:, chain, 0])
+            local = places.owners[:, owner_of[ring]]
+            finish[everywhere, local] = np.maximum(finish[everywhere, local], finish_ps[:, chain, 0])
             mine = loops.slice_of[ring][: int(np.count_nonzero(loops.slice_of[ring] >= 0))]
             for end, each in zip(ends, found, strict=True):
-                end[:, local[ring], _as_slice(mine)] = each[:, chain, : len(mine)]
+                end[:, owner_of[ring], _as_slice(mine)] = each[:, chain, : len(mine)]
     return ends[0], ends[1], counts
 
 
@@ -167,19 +188,19 @@ def _as_slice(places: I64) -> slice:
     return slice(int(places[0]), int(places[-1]) + 1, step)
 
 
-def _gather(loops: RingLoops, topology: Topology, grid: I64, count: int, itemsize: int, before: NodePhase, end_ps: I64, end_batch: I64,
+def _gather(loops: RingLoops, topology: Topology, places: Places, count: int, itemsize: int, before: NodePhase, end_ps: I64, end_batch: I64,
             late_ps: I64, alpha_ps: int, finish: I64) -> None:  # fmt: skip
     """Raises `finish` [nodes, group] to the end of what the lanes hand to the other ranks of each node."""
-    nodes, group = grid.shape
+    nodes, group = places.grid.shape
     slices = end_ps.shape[2]
-    first = np.zeros((group, slices), np.int64)
+    first = np.zeros((places.owners.shape[1], slices), np.int64)
     for ring, index in zip(*np.nonzero(loops.slice_of >= 0), strict=True):
-        first[ring % group, loops.slice_of[ring, index]] = loops.first[ring, index]
+        first[places.owner_of[ring], loops.slice_of[ring, index]] = loops.first[ring, index]
     nbytes = ((first + nodes) * count // loops.parts - first * count // loops.parts) * itemsize
-    example = grid[np.array([int(np.argmax(before.class_of == c)) for c in range(len(before.end_ps))])]
+    example = places.grid[np.array([int(np.argmax(before.class_of == c)) for c in range(len(before.end_ps))])]
     latency = topology.fabric_latency_ps[example]
     flat = {
-        "bytes": nbytes, "end_ps": end_ps, "end_batch": end_batch, "class_of": before.class_of,
+        "owners": before.owners, "bytes": nbytes, "end_ps": end_ps, "end_batch": end_batch, "class_of": before.class_of,
         "bytes_per_s": topology.fabric_bytes_per_s[example], "late_ps": late_ps[example], "tx_latency_ps": latency - latency // 2,
         "rx_latency_ps": latency // 2, "tx_free_ps": before.tx_free_ps, "rx_free_ps": before.rx_free_ps, "finish_ps": finish,
     }  # fmt: skip

@@ -11,6 +11,12 @@ changes nothing.
 late ranks and sizes is the same set of equations, which has one solution: so times of units are equal, and one unit that sends to itself
 stands for all. Rings whose links, rates and sizes are equal have equal times for the same reason.
 
+**Chunks that differ by an element.** Which position has the longer ones follows no pattern, so no two units are alike. But the order of
+service does not depend on bytes, and in a ring of which each unit has one, messages follow one another along one path: if the one before
+has left a unit when the next one comes there, nothing waits for anything, and the times of a message are those of a ring in which all are
+as long, and begin when that one does. How far a longer one falls behind a shorter one only grows from step to step: what holds at the first
+step, where nodes begin at different times, and at the last one, held at all of them. Where it does not hold, every message is evaluated.
+
 **Both directions.** A ring that runs backwards sends to the unit before. Of one unit, or of two, that is the unit after as well: where
 all units are one of at most two kinds, rings in both directions are evaluated like those in one. Elsewhere they are not.
 """
@@ -18,6 +24,7 @@ all units are one of at most two kinds, rings in both directions are evaluated l
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -30,6 +37,12 @@ from ..topo import Topology
 from .changes import NONE, Changes
 
 I64 = npt.NDArray[np.int64]
+
+# Messages that are timed each by itself take some 50 ns.
+_MOST_EACH = 2_000_000_000
+
+# Of equal units, where fewer would do: what they send goes round among so many at a time.
+_MOST_COPIES = 1024
 
 _OK, _DISORDER, _OVERFLOW, _BAD, _OUT_OF_MEMORY = range(5)
 
@@ -85,6 +98,8 @@ class Rows:
 
     def local_links(self, topology: Topology) -> tuple[npt.NDArray[np.int32], ...]:
         """Links by number within the unit: memory, a, b. A NIC's receiving side belongs to the unit before, which alone sends there."""
+        if self.shape[1:] == (1, 1):  # whatever they are, they are three
+            return tuple(np.full(self.shape, i, np.int32) for i in range(3))
         names = topology.link_in_node
         found = [names.take(ids) for ids in (self.memory, self.a, self.b)]
         used = np.zeros(int(names.max()) + 1, bool)
@@ -132,9 +147,24 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
     slices = loops.slice_of.shape[1]
     free = np.zeros(rows.shape, np.int64) if memory_free_ps is None else memory_free_ps
     named = rows.local_links(topology)
-    columns = [*named, rows.memory_rate, rows.a_rate, rows.b_rate, rows.latency, rows.ticks, rows.late, rows.ready, free, *(begin or ())]
+    links = [*named, rows.memory_rate, rows.a_rate, rows.b_rate, rows.latency, rows.ticks, rows.late, rows.ready]
+    columns = [*links, free, *(begin or ())]
     where = [np.where(np.isin(link, changes.link), link, -1) for link in (rows.a, rows.b)] if changes else []
     turn = turned_onto_itself([*columns, *where]) if merge and sizes.shape[-1] == 1 else units
+    if sizes.shape[-1] > 1:
+        one = chains == stations == loops.depth == slices == 1 and not loops.copies
+        if one and merge and not merged and turned_onto_itself([*links, *where]) == 1:
+
+            def of(nbytes: int, *at: int) -> tuple[I64, I64, I64, dict[str, int]]:
+                free_ps, *begins = (np.full(rows.shape, each) for each in at)
+                return evaluate(rows, loops, rings, topology, np.full((1, 1, 1, 1), nbytes), nominal_bytes, alpha_ps,
+                                memory_free_ps=free_ps, begin=tuple(begins) or None, jumps=jumps, changes=changes)  # type: ignore[arg-type]
+
+            found = _each_by_itself(of, [sizes, free, *(begin or ())], loops.steps, int(rows.latency.flat[0]))
+            if found is not None:
+                return found
+        if units * chains * stations * slices * loops.depth * loops.steps > _MOST_EACH:
+            raise Inapplicable("chunks differ by an element, so that no two messages are alike, and there are too many to time each")
     if rows.backward.any() and (turn > 2 or sizes.shape[-1] > 1):
         raise Inapplicable("rings in both directions are timed without it where all nodes, or every other one, are alike, and all messages "
                            "too: no NIC that they use may be slower, no rank late")
@@ -184,7 +214,24 @@ def _several(units: int, turn: int, loops: RingLoops) -> int:
     return turn * min(units // turn, _MOST_COPIES) if loops.steps > _MOST_COPIES else turn
 
 
-_MOST_COPIES = 1024
+def _each_by_itself(of: Callable[..., tuple[I64, I64, I64, dict[str, int]]], columns: list[I64], steps: int,
+                    latency_ps: int) -> tuple[I64, I64, I64, dict[str, int]] | None:  # fmt: skip
+    """What `evaluate` returns for a ring of units of one link that are alike but for `columns`; None where a message may wait.
+
+    columns: one number a unit: bytes of the message that begins there, when its memory is free, ps and batch at which it may begin (or not
+    these two). of: what `evaluate` returns if all units have such numbers.
+    """
+    rows, which = np.unique(np.stack([column.ravel() for column in columns], axis=1), axis=0, return_inverse=True)
+    found = [of(*map(int, row)) for row in rows]
+    end_ps, end_batch = (np.array([each[i].flat[0] for each in found]) for i in (1, 2))
+    free_ps, begin_ps = rows[:, 1], rows[:, 2] if rows.shape[1] > 2 else rows[:, 1] * 0
+    waits = max(np.ptp(end_ps), np.ptp(begin_ps)) > latency_ps or np.ptp(end_batch)
+    if waits or (np.ptp(free_ps) and free_ps.max() > begin_ps.min() + latency_ps):
+        return None
+    finish, end, batch, _ = found[0]
+    counts = {name: sum(done[name] for *_, done in found) for name in found[0][3]}
+    last = end_ps[which.ravel()[(np.arange(len(which)) - steps) % len(which)]]  # what is at a position after the last step
+    return last.reshape(finish.shape), last.reshape(end.shape), batch, counts
 
 
 def _check(status: int) -> None:

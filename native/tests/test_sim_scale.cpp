@@ -124,6 +124,27 @@ TEST(columns_that_do_not_fit_are_refused) {
   CHECK(!simulate_gathers(gathers, finish));
 }
 
+// Of three ranks the last and the first own slices of 1000 and 500 bytes. Ports carry 1000 bytes in a microsecond:
+//   turn 0   2 -> 0 until 1.0, 0 -> 1 until 0.5      turn 1   2 -> 1 from 1.0 to 2.0, 0 -> 2 from 0.5 to 1.0
+TEST(only_owners_of_slices_put_them_to_their_node) {
+  const std::vector<std::int64_t> bytes{1000, 500}, ended(4, 0), batch(4, 1), class_of{0, 1}, rate(6, 1'000'000'000), zero(6, 0), latency(6, 7);
+  std::vector<std::int64_t> owners{2, 0, 1, 2}, finish(6, 0);
+  GathersInput in;
+  in.nodes = 2, in.group = 3, in.slices = 1, in.classes = 2;
+  in.owners = owners, in.bytes = bytes, in.end_ps = ended, in.end_batch = batch, in.class_of = class_of, in.bytes_per_s = rate;
+  in.late_ps = zero, in.tx_latency_ps = zero, in.rx_latency_ps = latency, in.tx_free_ps = zero, in.rx_free_ps = zero;
+  CHECK(simulate_gathers(in, finish));
+  CHECK_EQ(finish[0], 1'000'000 + 7);
+  CHECK_EQ(finish[1], 2'000'000 + 7);
+  CHECK_EQ(finish[2], 2'000'000);
+  // The ranks of the other node do what those of the first one do, one number down.
+  for (std::size_t rank = 0; rank < 3; ++rank) CHECK_EQ(finish[3 + (rank + 2) % 3], finish[rank]);
+  for (const std::int64_t wrong : {std::int64_t{2}, std::int64_t{3}, std::int64_t{-1}}) {
+    owners[1] = wrong;
+    CHECK(!simulate_gathers(in, finish));
+  }
+}
+
 TEST(told_ops_that_are_wrong_are_refused) {
   const std::vector<std::int32_t> node{0, 1};
   const std::vector<std::uint16_t> nic{0, 0};

@@ -13,12 +13,12 @@ namespace ccl_lab::sim {
 namespace {
 
 struct Put {
-  std::int32_t turn, op, slice, from, to;
+  std::int32_t turn, op, slice, owner, to;
 };
 
 struct Slice {
   std::int64_t batch;
-  std::int32_t slice, rank;
+  std::int32_t slice, owner;
 };
 
 class Gathers {
@@ -26,7 +26,9 @@ class Gathers {
   Gathers(const GathersInput& in, std::span<std::int64_t> finish_ps)
       : in_(in), finish_(finish_ps), group_(static_cast<std::int32_t>(in.group)), turns_(static_cast<std::size_t>(2 * in.group)),
         free_(static_cast<std::size_t>(2 * in.group)) {
-    const auto sizes = static_cast<std::size_t>(in.group * in.slices);
+    owners_ = static_cast<std::int32_t>(in.owners.size() / static_cast<std::size_t>(in.classes));
+    lines_.resize(static_cast<std::size_t>(in.classes));
+    const std::size_t sizes = in.bytes.size();
     busy_.resize(static_cast<std::size_t>(in.classes * in.group) * sizes);
     for (std::size_t port = 0; port < in.bytes_per_s.size(); ++port)
       for (std::size_t i = 0; i < sizes; ++i)
@@ -41,10 +43,10 @@ class Gathers {
       free_[static_cast<std::size_t>(group_ + r)] = in_.rx_free_ps[port(r)];
     }
     ended_.clear();
-    for (std::int32_t r = 0; r < group_; ++r)
-      for (std::int32_t s = 0; s < in_.slices; ++s) ended_.push_back({in_.end_batch[place(r, s)], s, r});
+    for (std::int32_t o = 0; o < owners_; ++o)
+      for (std::int32_t s = 0; s < in_.slices; ++s) ended_.push_back({in_.end_batch[place(o, s)], s, o});
     std::sort(ended_.begin(), ended_.end(), [](const Slice& a, const Slice& b) {
-      return std::tie(a.batch, a.slice, a.rank) < std::tie(b.batch, b.slice, b.rank);
+      return std::tie(a.batch, a.slice, a.owner) < std::tie(b.batch, b.slice, b.owner);
     });
     for (std::size_t first = 0, last = 0; first < ended_.size(); first = last) {
       while (last < ended_.size() && ended_[last].batch == ended_[first].batch) ++last;
@@ -54,21 +56,24 @@ class Gathers {
 
  private:
   [[nodiscard]] std::size_t port(std::int32_t rank) const { return static_cast<std::size_t>(class_ * in_.group + rank); }
-  [[nodiscard]] std::size_t place(std::int32_t rank, std::int32_t slice) const {
-    return static_cast<std::size_t>((node_ * in_.group + rank) * in_.slices + slice);
+  [[nodiscard]] std::int32_t rank_of(std::int32_t owner) const {
+    return static_cast<std::int32_t>(in_.owners[static_cast<std::size_t>(class_ * owners_ + owner)]);
+  }
+  [[nodiscard]] std::size_t place(std::int32_t owner, std::int32_t slice) const {
+    return static_cast<std::size_t>((node_ * owners_ + owner) * in_.slices + slice);
   }
 
-  // Slices that ended in one batch, by (slice, rank). The order of their puts depends on which ranks these are, and is kept.
+  // Slices that ended in one batch, by (slice, owner). The order of their puts depends on which owners these are, and is kept.
   void batch(std::span<const Slice> slices) {
-    const bool one_slice = slices.front().slice == slices.back().slice && group_ <= 64;
+    const bool one_slice = slices.front().slice == slices.back().slice && owners_ <= 64;
     if (!one_slice) {
       line_up(slices);
       for (const Put& put : puts_) take(put, put.slice);
       return;
     }
-    std::uint64_t ranks = 0;
-    for (const Slice& each : slices) ranks |= std::uint64_t{1} << each.rank;
-    const auto [known, is_new] = lines_.try_emplace(ranks);
+    std::uint64_t ended = 0;
+    for (const Slice& each : slices) ended |= std::uint64_t{1} << each.owner;
+    const auto [known, is_new] = lines_[static_cast<std::size_t>(class_)].try_emplace(ended);
     if (is_new) {
       line_up(slices);
       known->second = puts_;
@@ -76,7 +81,7 @@ class Gathers {
     for (const Put& put : known->second) take(put, slices.front().slice);
   }
 
-  // Puts are ops slice by slice, distance by distance, rank by rank; they are served by (turn, op).
+  // Puts are ops slice by slice, distance by distance, owner by owner; they are served by (turn, op).
   void line_up(std::span<const Slice> slices) {
     puts_.clear();
     turns_.clear();
@@ -84,9 +89,9 @@ class Gathers {
       while (last < slices.size() && slices[last].slice == slices[first].slice) ++last;
       for (std::int32_t distance = 1; distance < group_; ++distance) {
         for (std::size_t i = first; i < last; ++i) {
-          const std::int32_t from = slices[i].rank, to = (from + distance) % group_;
+          const std::int32_t owner = slices[i].owner, from = rank_of(owner), to = (from + distance) % group_;
           const auto turn = static_cast<std::int32_t>(turns_.next(from, group_ + to));
-          puts_.push_back({turn, static_cast<std::int32_t>(puts_.size()), slices[i].slice, from, to});
+          puts_.push_back({turn, static_cast<std::int32_t>(puts_.size()), slices[i].slice, owner, to});
         }
       }
     }
@@ -95,15 +100,15 @@ class Gathers {
   }
 
   void take(const Put& put, std::int32_t slice) {
-    const auto size = static_cast<std::size_t>(put.from * in_.slices + slice);
-    const auto sizes = static_cast<std::size_t>(in_.group * in_.slices);
-    std::int64_t &tx = free_[static_cast<std::size_t>(put.from)], &rx = free_[static_cast<std::size_t>(group_ + put.to)];
-    const std::int64_t start = std::max({in_.end_ps[place(put.from, slice)], in_.late_ps[port(put.to)], tx, rx});
-    tx = start + busy_[port(put.from) * sizes + size];
+    const auto size = static_cast<std::size_t>(put.owner * in_.slices + slice), sizes = in_.bytes.size();
+    const std::int32_t from = rank_of(put.owner);
+    std::int64_t &tx = free_[static_cast<std::size_t>(from)], &rx = free_[static_cast<std::size_t>(group_ + put.to)];
+    const std::int64_t start = std::max({in_.end_ps[place(put.owner, slice)], in_.late_ps[port(put.to)], tx, rx});
+    tx = start + busy_[port(from) * sizes + size];
     rx = start + busy_[port(put.to) * sizes + size];
     const std::int64_t left = std::max(tx, rx);
-    raise(put.from, left);
-    raise(put.to, left + in_.tx_latency_ps[port(put.from)] + in_.rx_latency_ps[port(put.to)]);
+    raise(from, left);
+    raise(put.to, left + in_.tx_latency_ps[port(from)] + in_.rx_latency_ps[port(put.to)]);
   }
 
   void raise(std::int32_t rank, std::int64_t ps) {
@@ -115,18 +120,28 @@ class Gathers {
   const std::span<std::int64_t> finish_;
   const std::int32_t group_;
   std::int64_t node_ = 0, class_ = 0;
-  std::vector<std::int64_t> busy_;  // [classes][group][group][slices]: of a port, for each size
+  std::int32_t owners_ = 0;
+  std::vector<std::int64_t> busy_;  // [classes][group][owners][slices]: of a port, for each size
   Turns turns_;
   std::vector<std::int64_t> free_;  // sending sides, then receiving sides
   std::vector<Slice> ended_;
   std::vector<Put> puts_;
-  std::unordered_map<std::uint64_t, std::vector<Put>> lines_;  // by the ranks whose slice ended
+  std::vector<std::unordered_map<std::uint64_t, std::vector<Put>>> lines_;  // of a class, by the owners whose slice ended
 };
 
 bool good(const GathersInput& in, std::span<const std::int64_t> finish_ps) {
   const auto rows = static_cast<std::size_t>(in.nodes * in.group), ports = static_cast<std::size_t>(in.classes * in.group);
-  const auto sizes = static_cast<std::size_t>(in.group * in.slices), ends = static_cast<std::size_t>(in.nodes) * sizes;
   if (in.nodes < 1 || in.group < 1 || in.slices < 1 || in.classes < 1 || in.group > 1 << 15) return false;
+  const std::size_t owners = in.owners.size() / static_cast<std::size_t>(in.classes);
+  const std::size_t sizes = owners * static_cast<std::size_t>(in.slices), ends = static_cast<std::size_t>(in.nodes) * sizes;
+  if (in.owners.size() != owners * static_cast<std::size_t>(in.classes)) return false;
+  for (std::size_t first = 0; first < in.owners.size(); first += owners) {
+    std::vector<bool> owns(static_cast<std::size_t>(in.group));
+    for (const std::int64_t rank : in.owners.subspan(first, owners)) {
+      if (rank < 0 || rank >= in.group || owns[static_cast<std::size_t>(rank)]) return false;
+      owns[static_cast<std::size_t>(rank)] = true;
+    }
+  }
   if (in.bytes.size() != sizes || in.end_ps.size() != ends || in.end_batch.size() != ends || finish_ps.size() != rows) return false;
   for (const auto& column : {in.bytes_per_s, in.late_ps, in.tx_latency_ps, in.rx_latency_ps, in.tx_free_ps, in.rx_free_ps})
     if (column.size() != ports) return false;

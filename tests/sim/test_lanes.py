@@ -1,0 +1,216 @@
+"""All_reduce over the lanes around a lost NIC, and chunks that differ by an element, without a row for every op: to the picosecond."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ccl_lab.errors import Inapplicable
+from ccl_lab.planner import outline
+from ccl_lab.planner.bounds import of_problem
+from ccl_lab.planner.problem import make_problem
+from ccl_lab.simulator import exact_times, finish_times, loops, summarize
+from ccl_lab.simulator.changes import Changes
+from ccl_lab.topo import Topology
+
+from .cases import links_of, random_changes
+
+BALANCE, HIERARCHICAL = "balance", "hierarchical"
+
+
+def equal(topology: Topology, algorithm: str, planned: int, nbytes: int | None = None, **options: Any) -> dict[str, Any]:
+    """How the schedule is timed, once its times are those of the table of ops, however it is evaluated."""
+    outlined = outline("all_reduce", topology, planned, algorithm=algorithm, channels=options.pop("channels", None))
+    found, how = finish_times(outlined, topology, nbytes, **options)
+    want = exact_times(outlined.unroll(), topology, nbytes, **options).finish_ps.tolist()
+    assert found.tolist() == want
+    for plainly in ({"merge": False}, {"merge": False, "jumps": False}):
+        assert finish_times(outlined, topology, nbytes, **options, **plainly)[0].tolist() == want
+    return how
+
+
+@pytest.mark.parametrize("gone", [(node, nic) for node in (0, 5) for nic in range(8)])
+def test_a_lost_nic(gone: tuple[int, int]) -> None:
+    """Of every index, at the beginning of the ring and inside it."""
+    assert equal(Topology.preset("h100", 8).without(gone), BALANCE, 2**20)["as"] == "rings between nodes"
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 5, 16, 64])
+@pytest.mark.parametrize("more", [0, 13, -1000])
+def test_elements_that_lanes_and_nodes_do_not_divide(nodes: int, more: int) -> None:
+    topology = Topology.preset("h100", nodes).without((nodes - 1, 5))
+    how = equal(topology, BALANCE, 2**20, 2**20 + 4 * more)
+    assert how["as"] == "rings between nodes" and how["units"] < 2 * 7 + 1  # of two sizes at most
+
+
+@pytest.mark.parametrize("nics", [2, 4, 8])
+def test_other_clusters(nics: int) -> None:
+    """Fewer NICs than ranks; slow memory, for which a node's sums wait; a slow fabric, in which slices end far apart; alpha; late ranks."""
+    found = 0
+    for local, fabric, alpha, late in ((1000, 400, 0, {}), (3, 400, 0, {}), (1000, 2, 3e-6, {}), (20, 20, 1e-6, {11: "70us", 30: "1us"})):
+        topology = Topology.cluster(nodes=5, gpus_per_node=8, nics_per_node=nics, nic_gbits_per_s=400, fabric_gbytes_per_s=fabric,
+                                    local_gbytes_per_s=local).without((2, 1))  # fmt: skip
+        for nbytes in (7 * 5 * 4 * 100, 2**20 + 4, 2**23):
+            if outline("all_reduce", topology, nbytes, algorithm=BALANCE).loops is not None:
+                found += equal(topology, BALANCE, nbytes, alpha=alpha, late=late)["as"] == "rings between nodes"
+    assert found >= 3
+
+
+def test_passes_one_after_the_other() -> None:
+    """Slices of a lane follow one another, as those of a hierarchical schedule do."""
+    topology = Topology.cluster(nodes=2, gpus_per_node=8, nics_per_node=8, nic_gbits_per_s=400, fabric_gbytes_per_s=1,
+                                local_gbytes_per_s=1000).without((1, 3))  # fmt: skip
+    found = 0
+    for nbytes in (2**19, 2**20, 2**21):
+        made = outline("all_reduce", topology, nbytes, algorithm=BALANCE).loops
+        if made is not None and made.slice_of.shape[1] > 1:
+            found += equal(topology, BALANCE, nbytes)["as"] == "rings between nodes"
+    assert found
+
+
+def test_nodes_of_one_rank() -> None:
+    """Flat rings, which meet in the rank's memory."""
+    topology = Topology.cluster(nodes=9, gpus_per_node=1, nics_per_node=8, nic_gbits_per_s=400).without((4, 2))
+    assert equal(topology, BALANCE, 2**20)["as"] == "rings"
+
+
+def test_slower_nics_and_rates_that_change() -> None:
+    """Units that are not alike: every message of two sizes is evaluated."""
+    topology = Topology.preset("h100", 6).without((3, 2)).slow(1.001, rank=11)
+    assert equal(topology, BALANCE, 2**20, late={17: "3us"})["as"] == "rings between nodes"
+    topology = Topology.preset("h100", 6).without((3, 2))
+    for seed in range(4):
+        changes = Changes.of(links_of(topology, random_changes(np.random.default_rng(seed), topology, 10**8)))
+        equal(topology, BALANCE, 2**20, changes=changes)
+
+
+@pytest.mark.parametrize("algorithm", [BALANCE, HIERARCHICAL])
+def test_messages_that_wait_for_longer_ones(algorithm: str) -> None:
+    """From the latency on at which the longest drift is hidden each size is by itself; a picosecond less, and every message is timed."""
+    base = Topology.preset("h100", 16)
+    base = base.without((3, 2)) if algorithm == BALANCE else base
+    nbytes, whole, ways = 2**16 + 40, 16 * 7 * 8 * 4 * 16, set()
+    for latency in (0, 100, 400, 900, 1000, 1100, 1200, 1300, 1400, 1500, 1600, 2000, 5000, 10**6):
+        topology = base.replace(nic_latency_ps=np.full_like(base.nic_latency_ps, latency))
+        ways.add(equal(topology, algorithm, whole, nbytes, channels=2)["units"] <= 16)
+    assert ways == {False, True}
+
+
+def test_the_drift_of_the_last_step_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The latency at which one way becomes the other is that of the sum of what an element more takes."""
+    base, ways = Topology.preset("h100", 12).without((5, 0)), []
+    decide = loops._each_by_itself
+
+    def watched(of: Any, columns: Any, steps: int, latency_ps: int) -> Any:
+        found = decide(of, columns, steps, latency_ps)
+        nbytes, *rest = (np.unique(column) for column in columns)
+        if len(nbytes) == 2:
+            short, long = (int(of(int(size), *(int(each[0]) for each in rest))[1].max()) for size in nbytes)
+            ways.append(found is not None)
+            assert ways[-1] == (long - short <= latency_ps)
+        return found
+
+    monkeypatch.setattr(loops, "_each_by_itself", watched)
+    for latency in range(0, 2000, 97):
+        equal(base.replace(nic_latency_ps=np.full_like(base.nic_latency_ps, latency)), BALANCE, 2**18, 2**18 + 100)
+    assert set(ways) == {True, False}
+
+
+@pytest.mark.parametrize(("begins", "free", "latency_ps", "alone"), [
+    ((0, 100), (0, 0), 99, False), ((0, 100), (0, 0), 100, True),  # a longer message that begins earlier: at the last step they are level
+    ((0, 0), (0, 0), 99, False), ((0, 0), (0, 0), 100, True), ((0, 0), (7, 200), 100, False), ((0, 0), (200, 200), 100, True)])
+def test_messages_wait_where_they_begin_apart_or_drift_apart(begins: Any, free: Any, latency_ps: int, alone: bool) -> None:
+    """Four units, of which one begins with a message of 2 bytes, which take 100 ps more than 1; memory that is not free when one comes."""
+    def of(nbytes: int, free_ps: int, begin_ps: int, batch: int) -> Any:
+        every = np.full((4, 1, 1), begin_ps + 100 * nbytes)
+        return every, every, every * 0 + 5, {"rounds": 1}
+
+    columns = [np.array(column) for column in ((2, 1, 1, 1), (free[0], *free[1:] * 3), (begins[0], *begins[1:] * 3), (1, 1, 1, 1))]
+    found = loops._each_by_itself(of, columns, 2, latency_ps)
+    assert (found is not None) == alone
+    if found is not None and begins == (0, 0):
+        assert found[1].ravel().tolist() == [100, 100, 200, 100] and found[3] == {"rounds": 2}
+
+
+@pytest.mark.parametrize("name", ["balance", "resilient", "recursive", "optcc", "mix"])
+def test_what_falls_back_to_balance_is_timed_as_balance(name: str) -> None:
+    """Of two nodes only one is healthy, so none of them has another form."""
+    topology = Topology.preset("h100", 2).without((1, 6))
+    assert equal(topology, name, 2**20)["as"] == "rings between nodes"
+
+
+def test_what_has_another_form_is_not_timed_as_balance() -> None:
+    """Meetings with the node that lost a NIC are no rings: where there are few ops they are told, else refused by name."""
+    topology = Topology.preset("h100", 8).without((3, 2))
+    for name in ("recursive", "optcc", "mix"):
+        outlined = outline("all_reduce", topology, 2**20, algorithm=name)
+        assert outlined.loops is None and outlined.node_phase is None
+        found, how = finish_times(outlined, topology)
+        assert how["as"] == "steps" and found.tolist() == exact_times(outlined.unroll(), topology).finish_ps.tolist()
+    large = Topology.preset("h100", 16384).without((7, 2))
+    with pytest.raises(Inapplicable, match="optcc all_reduce on .* many minutes"):
+        summarize(outline("all_reduce", large, "1GiB", algorithm="optcc"), large)
+
+
+SEVERAL = [((1, 2), (5, 3)), ((0, 7), (6, 0), (7, 1)), ((2, 2), (4, 2)), ((3, 1), (3, 6)), ((1, 2), (5, 3), (5, 4))]
+
+
+@pytest.mark.parametrize("gone", SEVERAL)
+@pytest.mark.parametrize("nbytes", [2**20, 2**22 + 4, 2**24])
+def test_several_lost_nics(gone: tuple[tuple[int, int], ...], nbytes: int) -> None:
+    """Of several indices, so that lanes cross at other ranks on some nodes, which begin at another time."""
+    topology = Topology.preset("h100", 8).without(*gone)
+    if outline("all_reduce", topology, nbytes, algorithm=BALANCE).loops is not None:
+        assert equal(topology, BALANCE, nbytes)["as"] == "rings between nodes"
+    slow = topology.replace(fabric_bytes_per_s=topology.fabric_bytes_per_s // 50)
+    outlined = outline("all_reduce", slow, nbytes, algorithm=BALANCE)
+    if outlined.loops is not None:
+        equal(slow, BALANCE, nbytes, alpha=1e-6)
+
+
+def test_lanes_of_unequal_shares_are_no_loops() -> None:
+    """A slower NIC."""
+    for topology in (Topology.preset("h100", 8).slow(2, nic=(3, 4)), Topology.preset("h100", 8).slow(1.5, nic=(0, 1)).without((5, 3))):
+        outlined = outline("all_reduce", topology, 2**20, algorithm=BALANCE)
+        found, _ = finish_times(outlined, topology)
+        assert found.tolist() == exact_times(outlined.unroll(), topology).finish_ps.tolist()
+
+
+def test_many_nodes() -> None:
+    """As if every message was timed: 1,024 nodes, as many as can be here."""
+    topology = Topology.preset("h100", 1024).without((7, 2))
+    outlined = outline("all_reduce", topology, "1GiB", algorithm=BALANCE)
+    found, how = finish_times(outlined, topology)
+    whole, plainly = finish_times(outlined, topology, merge=False, jumps=False)
+    assert found.tolist() == whole.tolist() and how["rounds"] * 500 < plainly["rounds"]
+
+
+@pytest.mark.parametrize("name", ["balance", "resilient"])
+def test_131072_ranks_around_a_lost_nic(name: str) -> None:
+    """Evaluated once for each size; no faster than it can be; wherever the NIC was, since chunks differ but not how many are longer."""
+    topology, times = Topology.preset("h100", 16384), []
+    for gone in ((7, 2), (16000, 2)):
+        lost = topology.without(gone)
+        found = summarize(outline("all_reduce", lost, "1GiB", algorithm=name), lost).meta
+        assert found["evaluated"]["as"] == "rings between nodes" and found["evaluated"]["units"] < 100
+        problem = make_problem("all_reduce", lost, "1GiB", dtype="float32", redop="sum", in_place=False, root=0, peer=1, channels=None,
+                               counts=None)  # fmt: skip
+        assert found["time_ps"] * 1e-12 >= of_problem(problem)
+        times.append(found["finish_ps"])
+    assert times[0].max() == times[1].max() and sorted(times[0].tolist()) == sorted(times[1].tolist())
+
+
+def test_ten_lost_nics_among_131072_ranks() -> None:
+    topology = Topology.preset("h100", 16384).without((7, 2), (9, 3), (77, 0), (500, 7), (501, 1), (4000, 5), (8191, 6), (9000, 2),
+                                                      (12345, 4), (16383, 0))  # fmt: skip
+    found = summarize(outline("all_reduce", topology, "1GiB", algorithm=BALANCE), topology).meta
+    assert found["evaluated"]["as"] == "rings between nodes" and found["evaluated"]["units"] < 500
+
+
+def test_elements_that_do_not_divide_are_refused_where_every_message_would_be_timed() -> None:
+    """Two lanes share a NIC: the messages of one wait for those of the other."""
+    topology = Topology.preset("h100", 16384)
+    with pytest.raises(Inapplicable, match="chunks differ by an element"):
+        summarize(outline("all_reduce", topology, "1GB", algorithm=HIERARCHICAL), topology)
