@@ -6,9 +6,11 @@ at step s is what goes on at step s + 1.
 
 from __future__ import annotations
 
+import numpy as np
+
 from ..ir import Builder, RingLoops
 from .cost import ring_depth
-from .orders import Rings, ring_loops, rings
+from .orders import Rings, orders_of, rings
 from .problem import Problem
 
 
@@ -61,15 +63,16 @@ def _ring(problem: Problem, name: str, at: Rings) -> Builder:
 
 def loops(problem: Problem) -> RingLoops:
     """What `ring` repeats."""
-    return _loops(problem, rings(problem))
+    return _loops(problem, orders_of(problem))
 
 
 def loops_both_ways(problem: Problem) -> RingLoops:
     """What `bidirectional_ring` repeats."""
-    return _loops(problem, rings(problem, both_ways=True))
+    return _loops(problem, orders_of(problem, both_ways=True))
 
 
-def _loops(problem: Problem, at: Rings) -> RingLoops:
-    depth = ring_depth(problem, at.channels)
-    first = at.first[:: problem.n] * problem.n * depth
-    return ring_loops(at, at.units * problem.n * depth, first, stride=depth, depth=depth, steps=2 * problem.n - 2, reducing=problem.n - 1)
+def _loops(problem: Problem, orders: np.ndarray) -> RingLoops:
+    n, channel = problem.n, np.arange(len(orders))
+    depth = ring_depth(problem, len(orders))
+    return RingLoops(orders=orders, channel=channel, parts=len(orders) * n * depth, depth=depth, steps=2 * n - 2, reducing=n - 1,
+                     first=channel[:, None] * n * depth, stride=depth, span=1, slice_of=np.zeros((len(orders), 1), np.int64))

@@ -46,21 +46,25 @@ def ring_orders(topology: Topology, channels: int) -> np.ndarray:
     orders = np.empty((channels, topology.n_ranks), np.int64)
     for c in range(channels):
         entry = c * size // channels
-        forward = (local - entry) % size
+        forward = local - entry
+        forward += size * (forward < 0)
         place = np.where(nodes % 2 == 1, size - 1 - forward, forward)
-        orders[c] = np.lexsort((place, nodes))
+        orders[c] = topology.by_node(place)
     return orders
 
 
 def rings(problem: Problem, both_ways: bool = False) -> Rings:
     """As many rings as nodes have NICs (one on a single node); with `both_ways` each ring also runs backwards."""
+    return flatten(orders_of(problem, both_ways))
+
+
+def orders_of(problem: Problem, both_ways: bool = False) -> np.ndarray:
+    """The ranks along those rings, int64[channels, n]."""
     topology = problem.topology
     wanted = max(1, topology.nics_per_node) if topology.n_nodes > 1 else 1
     channels = problem.slices(wanted, problem.nbytes / problem.n)
     orders = ring_orders(topology, (channels + 1) // 2 if both_ways and problem.channels else channels)
-    if both_ways:
-        orders = np.concatenate([orders, orders[:, ::-1]])
-    return flatten(orders)
+    return np.concatenate([orders, orders[:, ::-1]]) if both_ways else orders
 
 
 def ring_loops(at: Rings, parts: int, first: np.ndarray, stride: int, depth: int, steps: int, reducing: int,

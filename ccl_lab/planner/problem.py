@@ -63,10 +63,10 @@ class Problem:
     @cached_property
     def grid(self) -> np.ndarray | None:
         """int64[nodes, ranks per node]: ranks by (node, local index); None where nodes differ in size."""
-        if len(set(self.topology.ranks_per_node.tolist())) > 1:
+        sizes = self.topology.ranks_per_node
+        if (sizes != sizes[0]).any():
             return None
-        order = np.lexsort((self.topology.local_of, self.topology.node_of))
-        return order.reshape(self.topology.n_nodes, -1)
+        return self.topology.by_node(self.topology.local_of).reshape(self.topology.n_nodes, -1)
 
     def slices(self, wanted: int, nbytes: float) -> int:
         """Channels to use: what the caller asked for, else `wanted`, fewer where `nbytes` over them would be tiny."""

@@ -33,13 +33,16 @@ import numpy.typing as npt
 from .. import _core
 from ..errors import Inapplicable, UsageError
 from ..ir import RingLoops
-from ..topo import LinkKind, Topology
+from ..topo import Topology
 from .changes import NONE, Changes
 
 I64 = npt.NDArray[np.int64]
 
 # Messages that are timed each by itself take some 50 ns.
 _MOST_EACH = 2_000_000_000
+
+# Of equal units, where fewer would do: what they send goes round among so many at a time.
+_MOST_COPIES = 1024
 
 _OK, _DISORDER, _OVERFLOW, _BAD, _OUT_OF_MEMORY = range(5)
 
@@ -66,14 +69,16 @@ class Rows:
         path = topology.path(self.rank, self.next, loops.channel[rings][None, :, None])
         links = topology.links
         self.memory = 2 * topology.n_ranks + self.rank
-        self.a, self.b = path[..., 0], path[..., 1]
-        self.memory_rate = links.bytes_per_s[self.memory]
-        self.a_rate, self.b_rate = links.bytes_per_s[self.a], links.bytes_per_s[self.b]
-        self.latency = links.latency_ps[self.a] + links.latency_ps[self.b]
+        self.a, self.b = path[..., 0].astype(np.int64), path[..., 1].astype(np.int64)
+        self.memory_rate = topology.local_bytes_per_s.take(self.rank)
+        self.a_rate, self.b_rate = links.bytes_per_s.take(self.a), links.bytes_per_s.take(self.b)
+        self.latency = links.latency_ps.take(self.a) + links.latency_ps.take(self.b)
         if topology.network is not None:
             self.latency += topology.tier_latency_ps(self.rank, self.next, loops.channel[rings][None, :, None])
-        self.ticks = np.isin(links.kind[self.a], (LinkKind.nic_tx, LinkKind.nic_rx)).astype(np.uint8)
-        self.late, self.ready = late_ps[self.rank], late_ps[self.next]
+        self.late, self.ready = late_ps.take(self.rank), late_ps.take(self.next)
+        self.ticks = (self.a >= 3 * topology.n_ranks).astype(np.uint8)  # links between switches are on no path
+        for name in ("memory_rate", "a_rate", "b_rate", "latency", "ticks", "late", "ready"):
+            setattr(self, name, _once(getattr(self, name)))
         # Rows of a group of ops are written ring by ring (flat), or slice by slice and rank by rank (between nodes).
         position = by_unit(np.tile(np.arange(length), (chains, 1)))
         group = int(topology.ranks_per_node[0])
@@ -95,24 +100,27 @@ class Rows:
         """Links by number within the unit: memory, a, b. A NIC's receiving side belongs to the unit before, which alone sends there."""
         if self.shape[1:] == (1, 1):  # whatever they are, they are three
             return tuple(np.full(self.shape, i, np.int32) for i in range(3))
-        links, local_of = topology.links, topology.local_of
-        size, nics = int(local_of.max()) + 1, max(topology.nics_per_node, 1)
-        first = np.array([0, size, 2 * size, 3 * size, 3 * size + nics])
-
-        def name(ids: npt.NDArray[Any]) -> I64:
-            kind, owner = links.kind[ids], links.owner[ids]
-            return first[kind] + np.where(kind < LinkKind.nic_tx, local_of[np.minimum(owner, topology.n_ranks - 1)], owner)
-
-        found = [name(ids) for ids in (self.memory, self.a, self.b)]
-        used = np.zeros(int(first[-1]) + nics, bool)
+        names = topology.link_in_node
+        found = [names.take(ids) for ids in (self.memory, self.a, self.b)]
+        used = np.zeros(int(names.max()) + 1, bool)
         for ids in found:
             used[ids.ravel()] = True
-        dense = np.cumsum(used) - 1
-        return tuple(dense[ids].astype(np.int32) for ids in found)
+        dense = (np.cumsum(used) - 1).astype(np.int32)
+        return tuple(dense.take(ids) for ids in found)
+
+
+def _once(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The same column; where all its rows are equal one number stands for them, which takes no memory to go over."""
+    return np.broadcast_to(column.flat[0], column.shape) if (column == column.flat[0]).all() else column
+
+
+def by_class(values: npt.NDArray[Any], class_of: I64) -> npt.NDArray[Any]:
+    """values[class_of]; of one class a view, whose rows are one in memory."""
+    return np.broadcast_to(values, (len(class_of), *values.shape[1:])) if len(values) == 1 else values[class_of]
 
 
 def _same_after(columns: list[npt.NDArray[Any]], turn: int) -> bool:
-    return all(np.array_equal(column[turn:], column[:-turn]) for column in columns)
+    return all(column.strides[0] == 0 or np.array_equal(column[turn:], column[:-turn]) for column in columns)
 
 
 def turned_onto_itself(columns: list[npt.NDArray[Any]]) -> int:
@@ -148,7 +156,7 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
         if one and merge and not merged and turned_onto_itself([*links, *where]) == 1:
 
             def of(nbytes: int, *at: int) -> tuple[I64, I64, I64, dict[str, int]]:
-                free_ps, *begins = (np.full(rows.shape, each) for each in at)
+                free_ps, *begins = (np.broadcast_to(np.int64(each), rows.shape) for each in at)
                 return evaluate(rows, loops, rings, topology, np.full((1, 1, 1, 1), nbytes), nominal_bytes, alpha_ps,
                                 memory_free_ps=free_ps, begin=tuple(begins) or None, jumps=jumps, changes=changes)  # type: ignore[arg-type]
 
@@ -160,38 +168,50 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
     if rows.backward.any() and (turn > 2 or sizes.shape[-1] > 1):
         raise Inapplicable("rings in both directions are timed without it where all nodes, or every other one, are alike, and all messages "
                            "too: no NIC that they use may be slower, no rank late")
-    kept = [np.ascontiguousarray(column[:turn]).ravel() for column in columns]
+    several = _several(units, turn, loops) if jumps and not rows.backward.any() else turn
+    kept = [np.ascontiguousarray(column[:several]).ravel() for column in columns]
     key = None
     if known is not None and turn < units and all((link < 0).all() for link in where):  # others are hardly ever met twice
         key = (turn, hashlib.sha256(b"".join(column.tobytes() for column in (*kept, sizes))).digest())
     if known is not None and key in known:
         return (*known[key], {"units": 0, "rounds": 0, "jumped": 0, "merged": 0})
-    finish = np.zeros(turn * chains * stations, np.int64)
-    ends = np.zeros((2, turn * chains * slices), np.int64)
+    finish = np.zeros(several * chains * stations, np.int64)
+    ends = np.zeros((2, several * chains * slices), np.int64)
     none = np.zeros(0, np.int64)
     names = ("memory", "link_a", "link_b", "memory_bytes_per_s", "a_bytes_per_s", "b_bytes_per_s", "latency_ps", "ticks", "late_ps",
              "ready_ps", "memory_free_ps", "begin_ps", "begin_batch")  # fmt: skip
     input_columns = {
-        "units": turn, "chains": chains, "stations": stations, "depth": loops.depth, "steps": loops.steps, "reducing": loops.reducing,
+        "units": several, "chains": chains, "stations": stations, "depth": loops.depth, "steps": loops.steps, "reducing": loops.reducing,
         "alpha_ps": alpha_ps, "nominal_bytes": nominal_bytes, "n_sizes": sizes.shape[-1],
         "copies": loops.copies, "passes_on": loops.in_node, "jumps": jumps,
         "slices": np.count_nonzero(loops.slice_of[rings] >= 0, axis=1).astype(np.int64), "bytes": np.ascontiguousarray(sizes).ravel(),
-        "group": np.maximum(loops.slice_of[rings], 0).astype(np.int64).ravel(), "row": np.ascontiguousarray(rows.row[:turn]).ravel(),
+        "group": np.maximum(loops.slice_of[rings], 0).astype(np.int64).ravel(), "row": np.ascontiguousarray(rows.row[:several]).ravel(),
         "begin_ps": none, "begin_batch": none, **dict(zip(names, kept, strict=False)),
         "finish_ps": finish, "end_ps": ends[0], "end_batch": ends[1], "all_links": len(topology.links), **changes.columns(),
-        **{name: np.ascontiguousarray(link[: turn if changes else 0], np.int32).ravel()
+        **{name: np.ascontiguousarray(link[: several if changes else 0], np.int32).ravel()
            for name, link in (("all_a", rows.a), ("all_b", rows.b))},
     }  # fmt: skip
     status, rounds, jumped = _core.simulate_rings({**input_columns, "merged": merged})
     if status == _DISORDER and not merged:  # some chains overtake others
         status, rounds, jumped = _core.simulate_rings({**input_columns, "merged": (merged := True)})
     _check(status)
-    copies = units // turn
-    shaped = (np.tile(finish.reshape(turn, chains, stations), (copies, 1, 1)),
-              *(np.tile(end.reshape(turn, chains, slices), (copies, 1, 1)) for end in ends))
+    shaped = (_repeated(finish.reshape(several, chains, stations)[:turn], units),
+              *(_repeated(end.reshape(several, chains, slices)[:turn], units) for end in ends))
     if known is not None and key is not None:
         known[key] = shaped
     return (*shaped, {"units": turn, "rounds": rounds, "jumped": jumped, "merged": rounds if merged else 0})
+
+
+def _repeated(found: I64, units: int) -> I64:
+    """What was found of some units, one after the other until there are `units`; of one, a view."""
+    if len(found) == 1:
+        return np.broadcast_to(found, (units, *found.shape[1:]))
+    return found if len(found) == units else np.tile(found, (units // len(found), 1, 1))
+
+
+def _several(units: int, turn: int, loops: RingLoops) -> int:
+    """Units to evaluate where `turn` of them stand for all: more of them find more messages at a time, and most follow (runs.hpp)."""
+    return turn * min(units // turn, _MOST_COPIES) if loops.steps > _MOST_COPIES else turn
 
 
 def _each_by_itself(of: Callable[..., tuple[I64, I64, I64, dict[str, int]]], columns: list[I64], steps: int,

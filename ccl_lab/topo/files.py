@@ -58,7 +58,7 @@ def _column(runs: Any, what: str) -> npt.NDArray[np.int64]:
 
 def to_dict(topology: Topology) -> dict[str, Any]:
     """Plain data for JSON."""
-    from .model import local_indices
+    from .places import local_indices
 
     data: dict[str, Any] = {"format": FORMAT, "version": VERSION}
     data |= {key: getattr(topology, key) for key in SCALARS}

@@ -30,11 +30,13 @@ import numpy.typing as npt
 from .. import views
 from ..errors import UsageError
 from ..units import Duration
-from . import network
+from . import network, places
 from .network import Level, Network
 from .rates import INSTANT, Rate, parse_latency, parse_rate, whole, whole_list
 
 GBIT, GBYTE = 1.25e8, 1e9
+# What follows from where ranks and NICs are, whatever their rates.
+_OF_PLACES = ("n_nodes", "ranks_per_node", "link_in_node", "_near")
 # Of one rank: a NIC near it; the only far NIC it uses; each of several far ones; each NIC when near and far are used together.
 PATH_LIMITS = ("near", "far", "far_each", "mixed_each")
 I32 = npt.NDArray[np.int32]
@@ -137,8 +139,8 @@ class Topology:
             lowest = 1 if column in ("fabric_bytes_per_s", "local_bytes_per_s") else 0
             if length and getattr(self, column).min() < lowest:
                 raise UsageError(f"{column}: expected {lowest} or more everywhere, found {getattr(self, column).min()}.")
-        local_of = local_indices(node_of) if self.local_of is None else _column(self.local_of, n, np.int32, "local_of")
-        _check_local(node_of, local_of)
+        local_of = places.local_indices(node_of) if self.local_of is None else _column(self.local_of, n, np.int32, "local_of")
+        places.check_local(node_of, local_of)
         object.__setattr__(self, "node_of", _column(node_of, n, np.int32, "node_of"))
         object.__setattr__(self, "local_of", _column(local_of, n, np.int32, "local_of"))
         object.__setattr__(self, "nics_per_node", int(self.nics_per_node))
@@ -225,7 +227,7 @@ class Topology:
         if not factor > 0 or (nic is None) == (rank is None):
             raise UsageError(f"slow(factor={factor}): expected a factor above 0 and either nic=(node, index) or rank=.")
         if nic is not None:
-            return self.replace(nic_bytes_per_s=_scaled(self.nic_bytes_per_s, self._nic_row(nic), factor))
+            return self._with_nic_rates(_scaled(self.nic_bytes_per_s, self._nic_row(nic), factor))
         row = whole(rank, "rank", 0, self.n_ranks - 1)
         return self.replace(fabric_bytes_per_s=_scaled(self.fabric_bytes_per_s, row, factor),
                             local_bytes_per_s=_scaled(self.local_bytes_per_s, row, factor))
@@ -235,7 +237,21 @@ class Topology:
         rates = np.array(self.nic_bytes_per_s)
         for nic in nics:
             rates[self._nic_row(nic)] = 0
-        return self.replace(nic_bytes_per_s=rates)
+        return self._with_nic_rates(rates)
+
+    def _with_nic_rates(self, rates: I64) -> Topology:
+        """A copy with other NICs' rates, 0 or more; what does not depend on them is the same arrays, neither checked nor found again."""
+        rates.setflags(write=False)
+        own, links = {name: getattr(self, name) for name in (*_OF_PLACES, *(f.name for f in dataclasses.fields(self)))}, self.links
+        nics, first = len(rates), 3 * self.n_ranks
+        by_link = np.array(links.bytes_per_s)
+        by_link[first : first + nics] = by_link[first + nics : first + 2 * nics] = rates
+        by_link.setflags(write=False)
+        other = object.__new__(type(self))
+        # Its dicts are its own: they alone are no frozen values.
+        other.__dict__.update(own, nic_bytes_per_s=rates, links=dataclasses.replace(links, bytes_per_s=by_link),
+                              sources=dict(self.sources), path_limits=dict(self.path_limits))
+        return other
 
     def with_network(self, *levels: Level, routing: str = "ecmp", seed: int = 0) -> Topology:
         """A copy whose nodes, in order of their numbers, hang on the switches of `levels`, from the NICs up; routing, seed: see Network.
@@ -325,6 +341,15 @@ class Topology:
         return Links(**columns)
 
     @cached_property
+    def link_in_node(self) -> I32:
+        """Each link's number among those of its node, i32[links]: ranks' fabric_tx, fabric_rx, local, then nic_tx, nic_rx."""
+        return places.link_in_node(self)
+
+    def by_node(self, place: npt.NDArray[Any]) -> I64:
+        """All ranks, node after node, in a node by `place`[rank], which numbers its ranks 0, 1, 2, …; i64[n_ranks]."""
+        return places.by_node(self.node_of, place)
+
+    @cached_property
     def _near(self) -> tuple[I64, I64]:
         """(first, number): NICs first[r] up to first[r] + number[r] are near rank r, up or not."""
         m, size = self.nics_per_node, self.ranks_per_node[self.node_of]
@@ -361,7 +386,11 @@ class Topology:
         if not self.nics_per_node:
             raise UsageError(f"topology {self.name!r} has no NICs; give it some, or keep traffic inside the node.")
         first, number = self._near
-        nic = first[rank] + channel % number[rank]
+        nic = first[rank]
+        if (number > 1).any():
+            nic += channel % number[rank]
+        if self.nic_bytes_per_s.all():
+            return nic.astype(np.int32)
         down = self.nic_bytes_per_s[self.node_of[rank].astype(np.int64) * self.nics_per_node + nic] == 0
         if down.any():
             begin, count, listed, turn = self._spare
@@ -381,13 +410,17 @@ class Topology:
         src, dst, channel = np.broadcast_arrays(
             self._checked(src, "src"), self._checked(dst, "dst"), np.asarray(channel, dtype=np.int64))
         n, m = self.n_ranks, self.nics_per_node
-        out = np.stack([src, n + dst], axis=-1).astype(np.int32)
-        far, own = self.node_of[src] != self.node_of[dst], src == dst
+        out = np.empty((*src.shape, 2), np.int32)
+        out[..., 0], out[..., 1] = src, n + dst
+        near, to = self.node_of[src], self.node_of[dst]
+        far = near != to
         if far.any():
-            tx = 3 * n + self.node_of[src[far]] * m + self.nic_of(src[far], channel[far])
-            rx = 3 * n + (self.n_nodes + self.node_of[dst[far]]) * m + self.nic_of(dst[far], channel[far])
-            out[far] = np.stack([tx, rx], axis=-1)
-        out[own] = 2 * n + src[own][:, None]
+            which = ... if far.all() else far
+            out[which, 0] = 3 * n + near[which] * m + self.nic_of(src[which], channel[which])
+            out[which, 1] = 3 * n + (self.n_nodes + to[which]) * m + self.nic_of(dst[which], channel[which])
+        if not far.all():
+            own = src == dst
+            out[own] = 2 * n + src[own][:, None]
         return out
 
     def route(self, src: npt.ArrayLike, dst: npt.ArrayLike, channel: npt.ArrayLike = 0) -> I32:
@@ -458,21 +491,6 @@ class Topology:
     def show(self, **options: Any) -> Any:
         """Draws the topology; returns a widget."""
         return views.draw("topology", self, **options)
-
-
-def local_indices(node_of: npt.NDArray[Any]) -> I32:
-    """Index of each rank among those of its node, in rank order."""
-    order = np.argsort(node_of, kind="stable")
-    starts = np.concatenate([[0], np.cumsum(np.bincount(node_of))[:-1]])
-    local = np.empty(len(node_of), np.int32)
-    local[order] = np.arange(len(node_of)) - starts[node_of[order]]
-    return local
-
-
-def _check_local(node_of: npt.NDArray[Any], local_of: npt.NDArray[Any]) -> None:
-    order = np.lexsort((local_of, node_of))
-    if not np.array_equal(local_of[order], local_indices(node_of[order])):
-        raise UsageError("local_of: expected every node's ranks to be numbered 0, 1, 2, … each number once.")
 
 
 def _scaled(rates: I64, row: int, factor: float) -> I64:

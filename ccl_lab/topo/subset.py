@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..errors import UsageError
-from .model import Topology, local_indices
+from .model import Topology
+from .places import local_indices
 
 
 def subset(topology: Topology, ranks: Sequence[int]) -> Topology:

@@ -189,7 +189,7 @@ def long_ring(rng: np.random.Generator) -> tuple[Outline, Topology, dict[int, st
         topology = topology.without((int(rng.integers(nodes)), int(rng.integers(nics))))
     late = {int(rng.integers(nodes * group)): f"{int(rng.integers(1, 10**8))}ps" for _ in range(3)} if rng.random() < 0.3 else {}
     nbytes = topology.n_ranks * 4 * int(rng.choice([7, 64, 1000, 50000])) * int(rng.choice([1, 8]))
-    outlined = outline("all_reduce", topology, nbytes, algorithm="hierarchical" if group > 1 else "ring")
+    outlined = outline("all_reduce", topology, nbytes, algorithm="hierarchical" if group > 1 and rng.random() < 0.5 else "ring")
     return None if outlined.loops is None else (outlined, topology, late, float(rng.choice([0, 3e-6])))
 
 
@@ -224,6 +224,37 @@ def test_a_round_of_units_that_are_alike_is_told_by_a_few() -> None:
     found, how = finish_times(outline("all_reduce", topology, "1GiB", algorithm="hierarchical"), topology)
     whole, _ = finish_times(outline("all_reduce", topology, "1GiB", algorithm="hierarchical"), topology, merge=False)
     assert how["rounds"] < 2 * 4096 + 4 * 4096 and found.tolist() == whole.tolist()
+
+
+PERIODS = Topology.cluster(nodes=300, gpus_per_node=4, nics_per_node=4, nic_gbits_per_s=400, fabric_gbytes_per_s=400, local_gbytes_per_s=20)
+
+
+@pytest.mark.parametrize(("collective", "topology", "nic", "channels", "depth"), [
+    ("all_reduce", Topology.preset("h100", 128), (7, 0), 2, 1), ("all_reduce", Topology.preset("h100", 128), (9, 3), 2, 1),
+    ("all_reduce", Topology.preset("h100", 128), (8, 0), 1, 1), ("all_gather", Topology.preset("h100", 128), (9, 3), 2, 1),
+    ("reduce_scatter", PERIODS, (9, 0), 1, 2)])  # fmt: skip
+def test_a_flat_ring_through_nodes_of_several_ranks_is_told_by_a_few_of_them(
+        collective: str, topology: Topology, nic: tuple[int, int], channels: int, depth: int) -> None:  # fmt: skip
+    """Odd nodes are passed through the other way round, so that pairs are alike, and loops have a period: ranks of a node times `depth`."""
+    topology = topology.slow(4, nic=nic)
+    nbytes = topology.n_nodes * (2**16 if depth == 1 else 2**20)
+    outlined = outline(collective, topology, nbytes, algorithm="ring", channels=channels)
+    assert outlined.loops is not None and outlined.loops.depth == depth
+    found, how = finish_times(outlined, topology)
+    whole, plainly = finish_times(outlined, topology, merge=False, jumps=False)
+    assert found.tolist() == whole.tolist() and plainly["jumped"] == 0
+    # Two periods of each node would be more.
+    assert how["units"] == topology.n_nodes and how["rounds"] < 16 * topology.n_nodes
+
+
+def test_equal_units_are_told_by_a_few_rounds() -> None:
+    """One unit, or two, stand for all, and copies of them for their rounds."""
+    topology = Topology.preset("h100", 2048)
+    for algorithm, units in (("ring", 2), ("hierarchical", 1)):
+        outlined = outline("all_reduce", topology, "1GiB", algorithm=algorithm, channels=2)
+        found, how = finish_times(outlined, topology)
+        assert how["units"] == units and how["rounds"] < outlined.loops.steps / 4  # type: ignore[union-attr]
+        assert len(set(found.tolist())) <= 16
 
 
 def test_loops_say_what_the_schedule_does() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pickle
 from pathlib import Path
@@ -87,6 +88,35 @@ def test_paths_and_links() -> None:
     for bad in (-1, 4):
         with pytest.raises(UsageError, match="expected 0 to 3"):
             t.path(0, bad)
+
+
+@pytest.mark.parametrize("t", [
+    Topology.cluster(nodes=3, gpus_per_node=[3, 1, 2], nics_per_node=2), Topology("mixed", [1, 0, 1], 2, 10, 4, 10, 5, 10),
+    Topology.preset("rail_leaf_spine", nodes=32)])  # fmt: skip
+def test_other_nic_rates_leave_the_rest_and_change_all_that_follows_from_them(t: Topology) -> None:
+    """A copy with another NIC rate takes over what it can: equal, in all that it says, to one that is made anew."""
+    for changed in (t.slow(2, nic=(1, 1)), t.without((1, 1)), t.slow(3, nic=(0, 0)).without((1, 0)).slow(2, rank=1)):
+        anew = Topology(**{name: getattr(changed, name) for name in (field.name for field in dataclasses.fields(Topology))})
+        assert changed == anew and changed.digest == anew.digest != t.digest
+        for column in ("kind", "node", "owner", "bytes_per_s", "latency_ps"):
+            assert getattr(changed.links, column).tolist() == getattr(anew.links, column).tolist()
+        ranks, channels = np.arange(t.n_ranks), np.arange(3)[:, None]
+        assert changed.nic_of(ranks, channels).tolist() == anew.nic_of(ranks, channels).tolist()
+        assert changed.link_in_node.tolist() == anew.link_in_node.tolist()
+        assert not changed.nic_bytes_per_s.flags.writeable and not changed.links.bytes_per_s.flags.writeable
+        assert changed.sources is not t.sources and changed.ranks_per_node.tolist() == t.ranks_per_node.tolist()
+
+
+def test_links_have_numbers_in_their_nodes() -> None:
+    t = Topology("mixed", [1, 0, 1], 2, 10, 0, 10, 0, 10)
+    assert t.link_in_node.tolist() == [0, 0, 1, 2, 2, 3, 4, 4, 5] + [6, 7] * 2 + [8, 9] * 2
+    assert t.by_node(t.local_of).tolist() == [1, 0, 2] and t.by_node(np.array([1, 0, 0])).tolist() == [1, 2, 0]
+
+
+@pytest.mark.parametrize("local_of", [[0, 0, 2], [0, 0, 0], [-1, 0, 1], [0, 1, 1]])
+def test_local_indices_number_each_rank_of_a_node_once(local_of: list[int]) -> None:
+    with pytest.raises(UsageError, match="each number once"):
+        Topology("mixed", [1, 0, 1], 1, 10, 0, 10, 0, 10, local_of=local_of)
 
 
 def test_slow_and_replace_make_copies() -> None:

@@ -145,20 +145,20 @@ class Flow {
 
   // -- ordered
 
-  // An op that was told and is not done with: in its channel's line, or issued and not served yet.
-  // As long as a line of the cache: ops are come back to long after they were told.
-  struct alignas(64) Told {
-    std::int32_t rank, channel, peer, value, chunk, n_chunks;
+  // An op that was told and is not done with: in its channel's line, or issued and not served yet. There are millions.
+  struct Told {
+    std::int32_t rank, channel, peer;
+    std::int32_t chunk;         // of a wait: the number of the raise that it waits for
+    std::int32_t n_chunks;
     std::int32_t counter = -1;  // that it raises, or waits for
     std::int32_t next = -1;     // in its channel's line
     std::int32_t op = 0;
+    std::int32_t step = 0;      // in a timetable
     std::uint16_t sources = 1;
     std::uint8_t kind = 0;
-    std::int64_t more_ps = 0;   // of what reads memory: its ready_ps; of what crosses links: its tier_ps
-    Issue issued;
   };
-  static_assert(sizeof(Told) == 64);
-  static constexpr std::size_t kMostTold = 6'000'000;  // 384 MB
+  static_assert(sizeof(Told) == 40);
+  static constexpr std::size_t kMostTold = 6'000'000;  // 240 MB
   enum class Held : std::uint8_t { no, wait, flush, work };  // what a channel cannot go beyond
   struct Line {
     std::int32_t first = -1, last = -1;  // told behind the op that holds the channel
@@ -180,20 +180,22 @@ class Flow {
   // Of an op that waits to be served.
   struct Pending {
     std::int32_t op, id;
+    std::int64_t clock_ps;  // when its channel came to it
     bool operator<(const Pending& other) const { return op < other.op; }
   };
 
   FlowStatus tell(const FlowOps& ops, std::size_t i);
   std::int32_t keep(const Told& told);
   void forget(std::int32_t id) { unused_.push_back(id); }
+  void keep_more(std::int32_t id, std::int64_t ps);
   FlowStatus come_to(std::int32_t id);
   FlowStatus wait_for(std::int32_t id, std::size_t channel);
   [[nodiscard]] bool raise_of(std::int32_t counter, std::int32_t number, Message& found);
   void pend(std::int32_t id, const Issue& issued);
   FlowStatus drain();
-  FlowStatus serve(std::vector<Pending>& batch);
+  FlowStatus serve(std::int64_t number, std::vector<Pending>& batch);
   void fetch_told(const std::vector<Pending>& batch, std::size_t i, bool counters) const;
-  FlowStatus take(Told& told, Message& sent);
+  FlowStatus take(const Told& told, const Issue& issued, Message& sent);
   FlowStatus announce(const Told& told, const Message& sent);
   FlowStatus resume();
   void idle(std::size_t channel);
@@ -205,9 +207,11 @@ class Flow {
 
   bool ordered_, told_all_ = false;
   std::vector<Told> told_;
+  std::vector<std::int64_t> more_;    // by place in told_, as far as any is not 0: its ready_ps, or its tier_ps
   std::vector<std::int32_t> unused_;  // places in told_
   std::vector<Line> lines_;           // per channel
   std::deque<Watch> watches_;         // per counter
+  std::unordered_map<std::int32_t, Message> second_;  // ordered: the raise before the last one, where it was not waited for by then
   std::unordered_map<std::int32_t, Early> early_;
   std::map<std::int64_t, std::vector<Pending>> pending_;  // by batch
   std::vector<std::vector<Pending>> spare_;               // served batches, for the next ones

@@ -21,8 +21,9 @@ constexpr std::size_t kNear = 8, kFar = 16;    // ops ahead whose counters, and 
 FlowOps Flow::alone(const Told& t) const {
   const auto one = [](const auto& cell) { return std::span(&cell, 1); };
   // Counters are known by their number here.
-  return {t.kind, one(t.rank), one(t.channel), one(t.peer), {}, one(t.value), one(t.chunk), one(t.n_chunks), t.sources, one(t.more_ps),
-          one(t.more_ps)};
+  const auto id = static_cast<std::size_t>(&t - told_.data());
+  const auto more = id < more_.size() ? one(more_[id]) : std::span<const std::int64_t>();
+  return {t.kind, one(t.rank), one(t.channel), one(t.peer), {}, {}, one(t.chunk), one(t.n_chunks), t.sources, more, more};
 }
 
 std::int32_t Flow::keep(const Told& told) {
@@ -37,26 +38,32 @@ std::int32_t Flow::keep(const Told& told) {
   return id;
 }
 
+void Flow::keep_more(std::int32_t id, std::int64_t ps) {
+  const auto place = static_cast<std::size_t>(id);
+  if (place >= more_.size() && ps != 0) more_.resize(told_.size());
+  if (place < more_.size()) more_[place] = ps;
+}
+
 FlowStatus Flow::tell(const FlowOps& ops, std::size_t i) {
   const auto kind = static_cast<Kind>(ops.kind);
   const bool raises = (kind == Kind::put || kind == Kind::signal) && ops.sig_channel[i] >= 0;
-  Told told{ops.rank[i], ops.channel[i], ops.peer[i], ops.value[i], ops.chunk[i], ops.n_chunks[i], -1, -1, 0, 1, 0, 0, {}};
+  Told told{.rank = ops.rank[i], .channel = ops.channel[i], .peer = ops.peer[i], .chunk = ops.chunk[i], .n_chunks = ops.n_chunks[i]};
   if (raises) told.counter = counter_id(ops.peer[i], ops.rank[i], ops.sig_channel[i]);
   if (kind == Kind::wait) {
     if (ops.value[i] < 1) return FlowStatus::too_early;
     told.counter = counter_id(ops.rank[i], ops.peer[i], ops.sig_channel[i]);
-    told.value = watches_[static_cast<std::size_t>(told.counter)].consumed += ops.value[i];
+    told.chunk = watches_[static_cast<std::size_t>(told.counter)].consumed += ops.value[i];
   }
   told.kind = ops.kind;
   told.sources = static_cast<std::uint16_t>(std::min<std::int64_t>(ops.sources, 0xffff));
   if (first_op_ + static_cast<std::int64_t>(i) > std::numeric_limits<std::int32_t>::max()) return FlowStatus::too_many;
   told.op = static_cast<std::int32_t>(first_op_ + static_cast<std::int64_t>(i));
   const auto& more = kind == Kind::copy || kind == Kind::reduce ? ops.ready_ps : ops.tier_ps;
-  if (!more.empty()) told.more_ps = more[i];
-  if (links_.timetable) told.issued.batch = ops.step[i];  // until it is issued
+  if (links_.timetable) told.step = ops.step[i];
   if (ops.sources > 0xffff) return FlowStatus::unsupported;
   if (unused_.empty() && told_.size() >= kMostTold) return FlowStatus::too_many;
   const std::int32_t id = keep(told);
+  keep_more(id, more.empty() ? 0 : more[i]);
   Line& line = lines_[channel_of(told)];
   if (line.held == Held::no) return come_to(id);
   (line.first < 0 ? line.first : told_[static_cast<std::size_t>(line.last)].next) = id;
@@ -71,7 +78,7 @@ FlowStatus Flow::come_to(std::int32_t id) {
   Channel& at = channels_[c];
   Line& line = lines_[c];
   const auto kind = static_cast<Kind>(told.kind);
-  if (links_.timetable) not_before(at, told.issued.batch);
+  if (links_.timetable) not_before(at, told.step);
   const bool works = kind == Kind::copy || kind == Kind::reduce || (kind == Kind::put && told.peer == told.rank);
   if (kind == Kind::wait) return wait_for(id, c);
   if (kind == Kind::signal || (kind == Kind::put && !works)) {
@@ -102,16 +109,17 @@ FlowStatus Flow::wait_for(std::int32_t id, std::size_t c) {
   const Told& told = told_[static_cast<std::size_t>(id)];
   Watch& watch = watches_[static_cast<std::size_t>(told.counter)];
   Line& line = lines_[c];
-  if (told.value > watch.raised) {
+  const std::int32_t number = told.chunk;
+  if (number > watch.raised) {
     line.held = Held::wait;
     line.at = id;
     line.next_parked = std::exchange(watch.parked, static_cast<std::int32_t>(c));
     return FlowStatus::ok;
   }
   Message seen;
-  if (!raise_of(told.counter, told.value, seen)) return FlowStatus::too_early;
+  if (!raise_of(told.counter, number, seen)) return FlowStatus::too_early;
   go_on(channels_[c], seen);
-  watch.seen = std::max(watch.seen, told.value);
+  watch.seen = std::max(watch.seen, number);
   forget(id);
   return checked(channels_[c], Kind::wait);
 }
@@ -119,8 +127,15 @@ FlowStatus Flow::wait_for(std::int32_t id, std::size_t c) {
 // A raise that happened; false where it is no longer known. Those before it are forgotten.
 bool Flow::raise_of(std::int32_t counter, std::int32_t number, Message& found) {
   const std::int32_t raised = watches_[static_cast<std::size_t>(counter)].raised;
-  if (number >= raised - 1) {
-    found = number == raised ? counters_[static_cast<std::size_t>(counter)].last() : before(counter);
+  if (number == raised) {
+    found = counters_[static_cast<std::size_t>(counter)].last();
+    return true;
+  }
+  if (number == raised - 1) {
+    const auto at = second_.find(counter);
+    if (at == second_.end()) return false;
+    found = at->second;
+    second_.erase(at);
     return true;
   }
   const auto at = early_.find(counter);
@@ -133,14 +148,12 @@ bool Flow::raise_of(std::int32_t counter, std::int32_t number, Message& found) {
 }
 
 void Flow::pend(std::int32_t id, const Issue& issued) {
-  Told& told = told_[static_cast<std::size_t>(id)];
-  told.issued = issued;
   const auto [at, fresh] = pending_.try_emplace(issued.batch);
   if (fresh && !spare_.empty()) {
     at->second = std::move(spare_.back());
     spare_.pop_back();
   }
-  at->second.push_back({told.op, id});
+  at->second.push_back({told_[static_cast<std::size_t>(id)].op, id, issued.clock_ps});
 }
 
 // Nothing holds the channel, and it was told no more.
@@ -165,9 +178,10 @@ FlowStatus Flow::drain() {
   if (pending_.empty()) return FlowStatus::ok;
   find_bound();
   while (!pending_.empty() && pending_.begin()->first < bound_) {
+    const std::int64_t number = pending_.begin()->first;
     std::vector<Pending> batch = std::move(pending_.begin()->second);
     pending_.erase(pending_.begin());
-    if (const FlowStatus status = serve(batch); status != FlowStatus::ok) return status;
+    if (const FlowStatus status = serve(number, batch); status != FlowStatus::ok) return status;
     batch.clear();
     if (spare_.size() < kNear) spare_.push_back(std::move(batch));
     if (const FlowStatus status = resume(); status != FlowStatus::ok) return status;
@@ -194,7 +208,7 @@ void Flow::fetch_told(const std::vector<Pending>& batch, std::size_t i, bool cou
 }
 
 // All ops of one batch: in turns on their links, then what they raise, in the order of ops (order.hpp).
-FlowStatus Flow::serve(std::vector<Pending>& batch) {
+FlowStatus Flow::serve(std::int64_t number, std::vector<Pending>& batch) {
   const auto told = [&](const Pending& one) -> Told& { return told_[static_cast<std::size_t>(one.id)]; };
   if (!std::is_sorted(batch.begin(), batch.end())) std::sort(batch.begin(), batch.end());
   turns_.clear();
@@ -212,7 +226,7 @@ FlowStatus Flow::serve(std::vector<Pending>& batch) {
   sent_.resize(batch.size());
   for (const auto& [turn, i] : by_turn_) {
     fetch_told(batch, i, false);
-    if (const FlowStatus status = take(told(batch[i]), sent_[i]); status != FlowStatus::ok) return status;
+    if (const FlowStatus status = take(told(batch[i]), {batch[i].clock_ps, number}, sent_[i]); status != FlowStatus::ok) return status;
   }
   for (std::size_t i = 0; i < batch.size(); ++i) {
     fetch_told(batch, i, true);
@@ -222,19 +236,19 @@ FlowStatus Flow::serve(std::vector<Pending>& batch) {
   return FlowStatus::ok;
 }
 
-FlowStatus Flow::take(Told& told, Message& sent) {
+FlowStatus Flow::take(const Told& told, const Issue& issued, Message& sent) {
   const std::size_t c = channel_of(told);
   Channel& at = channels_[c];
   Line& line = lines_[c];
   const auto kind = static_cast<Kind>(told.kind);
-  if (kind == Kind::signal) return signal(alone(told), 0, told.issued, sent);
+  if (kind == Kind::signal) return signal(alone(told), 0, issued, sent);
   if (line.held == Held::work && &told == &told_[static_cast<std::size_t>(line.at)]) {
     line.held = Held::no;
     ready_.push_back(c);
     const FlowStatus status = work(alone(told), 0, at, sent);
     return status == FlowStatus::ok ? checked(at, kind) : status;
   }
-  if (const FlowStatus status = transfer(alone(told), 0, told.issued, sent); status != FlowStatus::ok) return status;
+  if (const FlowStatus status = transfer(alone(told), 0, issued, sent); status != FlowStatus::ok) return status;
   if (--line.puts > 0 || line.held != Held::flush) return FlowStatus::ok;
   flush(c);
   forget(line.at);
@@ -259,9 +273,9 @@ FlowStatus Flow::announce(const Told& told, const Message& sent) {
       early.raises.clear();
       early.begin = 0;
     }
-    early.raises.push_back(before(told.counter));
+    early.raises.push_back(second_.at(told.counter));
   }
-  before(told.counter) = counters_[id].last();
+  if (watch.raised > watch.seen) second_[told.counter] = counters_[id].last();
   if (const FlowStatus status = raise(counters_[id], sent); status != FlowStatus::ok) return status;
   ++watch.raised;
   std::int32_t c = std::exchange(watch.parked, -1);

@@ -54,12 +54,18 @@ RingsStatus circle(const RingsInput& in, RingsOutput& out) {
   std::vector<std::size_t> first_of(static_cast<std::size_t>(in.units));
   std::vector<Stream> received, sent = streams(in);
   for (std::int64_t u = 0; u < in.units; ++u) {
+    // Where no slice ends before a message comes in: that would be told by each unit.
+    if (const std::int64_t like = in.steps >= in.stations ? runs.as_before(u) : -1; like >= 0) {
+      unit.begin_like(u, like);
+      first_of[static_cast<std::size_t>(u)] = first_of[static_cast<std::size_t>(like)];
+      continue;
+    }
     if (const auto status = unit.begin(u, sent); status != RingsStatus::ok) return status;
-    if (!runs.as_before(u)) first.push_back(sent);
+    first.push_back(sent);
     first_of[static_cast<std::size_t>(u)] = first.size() - 1;
     for (Stream& each : sent) each.clear();
   }
-  received = first.back();
+  received = first[first_of.back()];
   bool begun = false;
   for (std::int64_t before = -1; !unit.all_done();) {
     if (std::exchange(before, unit.evaluated + unit.jumped) == unit.evaluated + unit.jumped) return RingsStatus::bad_input;

@@ -13,22 +13,30 @@ constexpr std::int64_t kPatience = 4, kLongestPause = 128;
 }  // namespace
 
 Runs::Runs(const RingsInput& in, RingsOutput& out, Unit& unit) : in_(in), out_(out), unit_(unit) {
-  last_alike_.resize(static_cast<std::size_t>(in.units));
-  // With more stations or messages under way, loops have periods, and counts of periods would be quotients.
-  const bool simple = in.jumps && in.stations == 1 && in.depth == 1 && in.n_sizes == 1;
-  for (std::int64_t u = in.units; u-- > 0;) {
+  find_alike(1);
+  const auto alone = std::ranges::count_if(last_alike_, [u = std::int64_t{0}](std::int64_t last) mutable { return last == u++; });
+  if (2 * alone > in.units) find_alike(2);
+  visits_.resize(static_cast<std::size_t>(2 * stride_));
+}
+
+void Runs::find_alike(std::int64_t stride) {
+  stride_ = stride;
+  last_alike_.resize(static_cast<std::size_t>(in_.units));
+  const bool simple = in_.jumps && in_.n_sizes == 1;
+  for (std::int64_t u = in_.units; u-- > 0;) {
     const auto here = static_cast<std::size_t>(u);
     // The last unit is no follower: what it sends before it receives was read by the first already.
-    last_alike_[here] = simple && u + 2 < in.units && alike(u) ? last_alike_[here + 1] : u;
+    last_alike_[here] = simple && u + stride + 1 < in_.units && alike(u, stride) ? last_alike_[here + static_cast<std::size_t>(stride)] : u;
   }
 }
 
-// Whether the next unit has the same links, at the same times and in the same order.
-bool Runs::alike(std::int64_t unit) const {
-  const auto each = static_cast<std::size_t>(in_.chains), first = static_cast<std::size_t>(unit) * each;
-  const auto same = [](const auto& column, std::size_t begin, std::size_t count) {
+// Whether the unit that many further on has the same links, at the same times and in the same order.
+bool Runs::alike(std::int64_t unit, std::int64_t stride) const {
+  const auto each = static_cast<std::size_t>(in_.chains * in_.stations), first = static_cast<std::size_t>(unit) * each;
+  const auto apart = static_cast<std::size_t>(stride) * each;
+  const auto same = [&](const auto& column, std::size_t begin, std::size_t count) {
     const auto at = column.begin() + static_cast<std::ptrdiff_t>(begin);
-    return std::equal(at, at + static_cast<std::ptrdiff_t>(count), at + static_cast<std::ptrdiff_t>(count));
+    return std::equal(at, at + static_cast<std::ptrdiff_t>(count), at + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(stride) * count));
   };
   for (const auto& ids : {in_.memory, in_.link_a, in_.link_b})
     if (!same(ids, first, each)) return false;
@@ -39,10 +47,11 @@ bool Runs::alike(std::int64_t unit) const {
   for (const auto& column : {in_.begin_ps, in_.begin_batch})
     if (!same(column, static_cast<std::size_t>(unit) * begins, begins)) return false;
   for (std::size_t i = first; i < first + each; ++i)
-    if (in_.row[i + each] - in_.row[i] != in_.row[i % each + each] - in_.row[i % each]) return false;
+    if (in_.row[i + apart] - in_.row[i] != in_.row[apart] - in_.row[0]) return false;
   for (const auto& ids : {in_.all_a, in_.all_b}) {
-    for (std::size_t i = first; i < first + 2 * each && !ids.empty(); ++i)
-      if (std::binary_search(in_.changes.link.begin(), in_.changes.link.end(), ids[i])) return false;
+    for (std::size_t i = first; i < first + each && !ids.empty() && !in_.changes.link.empty(); ++i)
+      for (const std::int32_t id : {ids[i], ids[i + apart]})
+        if (std::binary_search(in_.changes.link.begin(), in_.changes.link.end(), id)) return false;
   }
   return same(in_.ticks, first, each);
 }
@@ -57,52 +66,90 @@ bool Runs::worth_noting(std::int64_t unit) {
 
 RingsStatus Runs::visit(std::int64_t& unit, const std::vector<Stream>& received, std::vector<Stream>& sent) {
   if (!worth_noting(unit)) {
-    now_.unit = -1;
+    in_a_row_ = 0;
     return unit_.visit(unit, received, sent);
   }
-  std::swap(now_, before_);
-  now_.unit = unit;
-  now_.round = unit_.round_of(unit);
-  now_.state.assign(unit_.state_of(unit), unit_.state_of(unit) + unit_.words());
-  now_.progress.clear();
-  now_.path.clear();
-  unit_.note_in(&now_.path);
+  Visit& now = noted(unit);
+  now.unit = unit;
+  now.round = unit_.round_of(unit);
+  now.state.assign(unit_.state_of(unit), unit_.state_of(unit) + unit_.words());
+  now.received = received;
+  now.path.clear();
+  unit_.note_in(&now.path);
   const RingsStatus status = unit_.visit(unit, received, sent);
   unit_.note_in(nullptr);
   if (status != RingsStatus::ok) return status;
-  now_.ended = unit_.ended();
-  for (std::size_t c = 0; c < sent.size() && now_.unit >= 0; ++c)
-    if (!sent[c].progress_since(received[c], now_.progress)) now_.unit = -1;
-  if (now_.unit < 0 || before_.unit + 1 != unit || before_.unit < 0) return status;
-  const std::int64_t following = followers(sent);
+  now.ended = unit_.ended();
+  if (++in_a_row_ < 2 * stride_) return status;
+  const std::int64_t following = followers(unit, sent);
   failed_ = following > 0 ? 0 : failed_ + 1;
-  if (failed_ >= kPatience) pause_ = std::min(kLongestPause, std::int64_t{1} << std::min<std::int64_t>(failed_ - kPatience, 30));
+  if (failed_ >= kPatience * stride_)
+    pause_ = std::min(kLongestPause, std::int64_t{1} << std::min<std::int64_t>(failed_ - kPatience * stride_, 30));
   if (following == 0) return status;
-  follow(following, sent);
-  unit += following;
-  now_.unit = -1;
+  for (std::int64_t u = unit - stride_ + 1; u <= unit; ++u) follow(u, following);
+  const std::int64_t* next = progress_.data();
+  for (Stream& each : sent) each.progress(next, following);
+  unit += following * stride_;
+  in_a_row_ = 0;
   return status;
 }
 
-std::int64_t Runs::followers(const std::vector<Stream>& sent) {
-  if (now_.progress != before_.progress || now_.ended != before_.ended) return 0;
-  std::int64_t most = std::min(last_alike_[static_cast<std::size_t>(now_.unit)] - now_.unit, now_.path.repeats_since(before_.path));
-  const std::int64_t* next = now_.progress.data();
-  for (const Stream& each : sent) most = std::min(most, each.most_progress(next));
-  most = most > 0 ? in_progression(most) : 0;
-  while (most > 0 && !fits(most)) most /= 2;
+// How many more strides go as the last one did.
+std::int64_t Runs::followers(std::int64_t unit, const std::vector<Stream>& sent) {
+  std::int64_t most = Path::kAlways;
+  for (std::int64_t u = unit - stride_ + 1; u <= unit && most > 0; ++u) most = std::min(most, followers_like(u));
+  if (most > 0) most = std::min(most, streams_go_on(unit, sent));
+  for (std::int64_t u = unit - stride_ + 1; u <= unit && most > 0; ++u) most = in_progression(u, most);
+  const auto fit = [&] {
+    for (std::int64_t u = unit - stride_ + 1; u <= unit; ++u)
+      if (!fits(u, most)) return false;
+    return true;
+  };
+  while (most > 0 && !fit()) most /= 2;
   return most;
 }
 
+// How many units, a stride from one to the next, have the same links and take the same path, as far as the path knows.
+std::int64_t Runs::followers_like(std::int64_t unit) {
+  const Visit &now = noted(unit), &before = noted(unit - stride_);
+  if (now.ended != before.ended || (now.round - before.round) % (in_.stations * in_.depth) != 0) return 0;
+  return std::min((last_alike_[static_cast<std::size_t>(unit)] - unit) / stride_, now.path.repeats_since(before.path));
+}
+
+// How often what the last units sent can go on as it did. What the last of them sent has to have gone on by the same twice; then what
+// comes in, and with it all else, does.
+std::int64_t Runs::streams_go_on(std::int64_t unit, const std::vector<Stream>& sent) {
+  const auto since = [](const std::vector<Stream>& now, const std::vector<Stream>& before, std::vector<std::int64_t>& out) {
+    out.clear();
+    for (std::size_t c = 0; c < now.size(); ++c)
+      if (!now[c].progress_since(before[c], out)) return false;
+    return true;
+  };
+  std::int64_t most = Path::kAlways;
+  const auto lasts = [&](const std::vector<Stream>& streams) {
+    const std::int64_t* next = progress_.data();
+    for (const Stream& each : streams) most = std::min(most, each.most_progress(next));
+  };
+  for (std::int64_t u = unit - stride_ + 2; u <= unit; ++u) {  // sent by the unit before
+    if (!since(noted(u).received, noted(u - stride_).received, progress_)) return 0;
+    lasts(noted(u).received);
+  }
+  const std::vector<Stream>& before = noted(unit - stride_ + 1).received;
+  if (!since(before, noted(unit - 2 * stride_ + 1).received, last_progress_) || !since(sent, before, progress_)) return 0;
+  lasts(sent);
+  return progress_ == last_progress_ ? most : 0;
+}
+
 // How many of the next `most` units have a state, and a round, that goes on as those of the last two did before their visits.
-std::int64_t Runs::in_progression(std::int64_t most) {
+std::int64_t Runs::in_progression(std::int64_t unit, std::int64_t most) {
+  const Visit &now = noted(unit), &before = noted(unit - stride_);
   const std::size_t words = unit_.words();
   step_.resize(words);
-  next_ = now_.state;
-  for (std::size_t i = 0; i < words; ++i) step_[i] = now_.state[i] - before_.state[i];
+  next_ = now.state;
+  for (std::size_t i = 0; i < words; ++i) step_[i] = now.state[i] - before.state[i];
   for (std::int64_t k = 1; k <= most; ++k) {
-    const std::int64_t* const state = unit_.state_of(now_.unit + k);
-    if (unit_.round_of(now_.unit + k) != now_.round + k * (now_.round - before_.round)) return k - 1;
+    const std::int64_t* const state = unit_.state_of(unit + k * stride_);
+    if (unit_.round_of(unit + k * stride_) != now.round + k * (now.round - before.round)) return k - 1;
     std::int64_t differs = 0;
     for (std::size_t i = 0; i < words; ++i) {
       next_[i] += step_[i];
@@ -114,8 +161,8 @@ std::int64_t Runs::in_progression(std::int64_t most) {
 }
 
 // Whether the state of the last follower can be told; those between lie between.
-bool Runs::fits(std::int64_t followers) {
-  const std::int64_t *const now = unit_.state_of(now_.unit), *const before = unit_.state_of(before_.unit);
+bool Runs::fits(std::int64_t unit, std::int64_t followers) {
+  const std::int64_t *const now = unit_.state_of(unit), *const before = unit_.state_of(unit - stride_);
   for (std::size_t i = 0; i < unit_.words(); ++i) {
     std::int64_t far = 0;
     if (__builtin_mul_overflow(now[i] - before[i], followers, &far) || __builtin_add_overflow(now[i], far, &far) || far >= kEnd) return false;
@@ -123,27 +170,24 @@ bool Runs::fits(std::int64_t followers) {
   return true;
 }
 
-void Runs::follow(std::int64_t followers, std::vector<Stream>& sent) {
-  const std::int64_t unit = now_.unit;
-  const std::int64_t *const now = unit_.state_of(unit), *const before = unit_.state_of(unit - 1);
-  const std::int64_t round = unit_.round_of(unit), rounds = round - unit_.round_of(unit - 1);
-  const std::size_t ends = out_.end_ps.size() / static_cast<std::size_t>(in_.units), first = static_cast<std::size_t>(unit) * ends;
+void Runs::follow(std::int64_t unit, std::int64_t followers) {
+  const std::int64_t *const now = unit_.state_of(unit), *const before = unit_.state_of(unit - stride_);
+  const std::int64_t round = unit_.round_of(unit), rounds = round - unit_.round_of(unit - stride_);
+  const auto each = static_cast<std::int64_t>(out_.end_ps.size() / static_cast<std::size_t>(in_.units));
+  step_.resize(unit_.words());
   for (std::size_t i = 0; i < step_.size(); ++i) step_[i] = now[i] - before[i];
   for (std::int64_t k = 1; k <= followers; ++k) {
-    std::int64_t* const state = unit_.state_of(unit + k);
-    const std::int64_t* const last = unit_.state_of(unit + k - 1);
+    const std::int64_t next = unit + k * stride_;
+    std::int64_t* const state = unit_.state_of(next);
+    const std::int64_t* const last = unit_.state_of(next - stride_);
     for (std::size_t i = 0; i < step_.size(); ++i) state[i] = last[i] + step_[i];
-    unit_.jumped += round + k * rounds - unit_.round_of(unit + k);
-    unit_.round_of(unit + k) = round + k * rounds;
-    for (const std::size_t slot : now_.ended) {
-      for (const auto& end : {out_.end_ps, out_.end_batch}) {
-        const std::int64_t last = end[first + slot];
-        end[first + static_cast<std::size_t>(k) * ends + slot] = last + k * (last - end[first - ends + slot]);
-      }
+    unit_.jumped += round + k * rounds - unit_.round_of(next);
+    unit_.round_of(next) = round + k * rounds;
+    for (const std::size_t slot : noted(unit).ended) {
+      const auto place = [&](std::int64_t u) { return static_cast<std::size_t>(u * each) + slot; };
+      for (const auto& end : {out_.end_ps, out_.end_batch}) end[place(next)] = end[place(unit)] + k * (end[place(unit)] - end[place(unit - stride_)]);
     }
   }
-  const std::int64_t* next = now_.progress.data();
-  for (Stream& each : sent) each.progress(next, followers);
 }
 
 }  // namespace ccl_lab::sim

@@ -171,6 +171,7 @@ class Stream {
   // Whether the loop at the end goes on with these slopes.
   [[nodiscard]] bool continues(const std::vector<Message>& slopes) const {
     const Part& last = parts_.back();
+    if (path_ && period_ > 1) path_->sign(last.count - period() + 1);
     if (last.count < period()) return false;
     for (std::size_t i = 0; i < period_; ++i)
       if (!same(values_[last.first + period_ + (static_cast<std::size_t>(last.count) + i) % period_], slopes[i])) return false;
@@ -190,6 +191,7 @@ class Stream {
   // The message `n` before the end (1: the last), in whatever part it is.
   [[nodiscard]] Message back(std::int64_t n) const {
     for (std::size_t i = parts_.size(); i-- > 0;) {
+      if (path_ && period_ > 1) path_->sign(parts_[i].count - n + 1);
       if (n <= parts_[i].count) return at(parts_[i], parts_[i].count - n);
       n -= parts_[i].count;
     }

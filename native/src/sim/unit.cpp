@@ -48,7 +48,8 @@ Unit::Unit(const RingsInput& in, const RingsOutput& out)
   round_.assign(static_cast<std::size_t>(in.units), 0);
   posts_.resize(in.memory.size());
   for (std::size_t r = 0; r < posts_.size(); ++r)
-    posts_[r] = {in.memory[r], in.link_a[r], in.link_b[r], in.ticks[r] != 0, in.latency_ps[r], in.ready_ps[r], in.row[r], {}};
+    posts_[r] = {in.memory[r], in.link_a[r], in.link_b[r], in.ticks[r] != 0, in.latency_ps[r], in.ready_ps[r], in.row[r]};
+  busy_.resize(static_cast<std::size_t>(in.chains * in.stations));
   mail_.resize(static_cast<std::size_t>(in.chains * in.stations * in.depth));
   sent_.resize(static_cast<std::size_t>(in.chains));
   last_.resize(static_cast<std::size_t>(words_));
@@ -62,6 +63,17 @@ void Unit::select(std::int64_t unit) {
   stations_of_unit_ = reinterpret_cast<Station*>(state_);
   links_of_unit_ = reinterpret_cast<Served*>(state_ + 3 * in_.chains * in_.stations);
   watching_ = noting_ = false;
+  keep_busy(unit);
+}
+
+// Forgets how long messages take at stations whose rates are not those of the unit before.
+void Unit::keep_busy(std::int64_t unit) {
+  const std::size_t each = busy_.size(), now = static_cast<std::size_t>(unit) * each;
+  const std::size_t before = static_cast<std::size_t>(std::exchange(busy_unit_, unit)) * each;
+  for (std::size_t i = 0; i < each; ++i) {
+    const auto same = [&](const auto& rates) { return rates[now + i] == rates[before + i]; };
+    if (!same(in_.memory_bytes_per_s) || !same(in_.a_bytes_per_s) || !same(in_.b_bytes_per_s)) busy_[i] = {};
+  }
 }
 
 Unit::At Unit::at(std::int64_t chain, std::int64_t station, std::int64_t slice, std::int64_t message) {
@@ -80,7 +92,7 @@ std::int64_t Unit::bytes_of(const At& at) const {
 
 const Busy& Unit::busy(const At& at) {
   const std::int64_t bytes = bytes_of(at);
-  Busy* const known = at.post->busy;
+  Busy* const known = busy_[static_cast<std::size_t>(at.chain * in_.stations + at.station)].last;
   if (known[0].bytes == bytes) return known[0];
   std::swap(known[0], known[1]);
   if (known[0].bytes == bytes) return known[0];
@@ -144,7 +156,7 @@ void Unit::copy_own(const At& at) {
 // When a link that begins at `start_ps` is free again.
 std::int64_t Unit::through(const At& at, std::int32_t link, std::int64_t start_ps, std::int64_t busy_ps, std::int64_t bytes_per_s) {
   if (!changes_.on(link)) return start_ps + busy_ps;
-  const std::int64_t bytes = at.post->busy[0].bytes, from = start_ps + (bytes > 0 ? in_.alpha_ps : 0);
+  const std::int64_t bytes = busy(at).bytes, from = start_ps + (bytes > 0 ? in_.alpha_ps : 0);
   const std::int64_t end = changes_.through_ps(link, from, bytes, bytes_per_s);
   const auto [begins, ends, rate] = changes_.stretch(link, from, bytes_per_s);
   constant_ = true;
@@ -261,12 +273,20 @@ RingsStatus Unit::begin(std::int64_t unit, std::vector<Stream>& sent) {
   return status_;
 }
 
+void Unit::begin_like(std::int64_t unit, std::int64_t other) {
+  const auto each = static_cast<std::size_t>(in_.chains * in_.stations);
+  const std::int64_t rows = in_.row[static_cast<std::size_t>(unit) * each] - in_.row[static_cast<std::size_t>(other) * each];
+  std::int64_t* const state = std::copy_n(state_of(other), words_, state_of(unit)) - words_;
+  for (std::int64_t i = 3 * static_cast<std::int64_t>(each) + 3; i < words_; i += 5)
+    if (state[i] >= 0) state[i] += rows;  // the op that a link has served last
+}
+
 void Unit::round(std::vector<Stream>& sent) {
   const std::int64_t now = round_[static_cast<std::size_t>(unit_)];
   const std::int64_t slice = most_slices_ == 1 ? 0 : now / per_slice_, first = now - slice * per_slice_;
   for (std::int64_t i = 0; i < in_.stations; ++i) {
     const std::int64_t message = first + i * in_.depth;
-    if (message >= per_slice_) break;  // only where stations > 1, and then there is one slice
+    if (i > 0 && decides(message - per_slice_) >= 0) break;  // only where stations > 1, and then there is one slice
     for (std::int64_t c = 0; c < in_.chains; ++c) {
       if (slice >= in_.slices[static_cast<std::size_t>(c)]) continue;
       const Message came = i == 0 ? readers_[static_cast<std::size_t>(c)].next() : mail(c, i, message);
@@ -401,7 +421,11 @@ bool Unit::jump(std::vector<Stream>& sent) {
       for (std::size_t i = 0; i < last_.size(); ++i) change_[i] = state_[i] - last_[i];
     }
     const bool twice = !once && !crossed_ && seen_ >= 3 * period_ && decides(taken - 2 * period_) >= 0 && steady();
-    std::int64_t repeats = once || twice ? lesser(alike_ / period_, left / period_) : 0;
+    std::int64_t repeats = 0;
+    if (once || twice) {
+      repeats = periods(alike_);
+      repeats = lesser(repeats, periods(left));
+    }
     if (twice) repeats = lesser(choices_.repeats_since(choices_before_, path_), repeats);
     if (decides(repeats) > 0) {
       watching_ = noting_ = false;

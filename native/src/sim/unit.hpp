@@ -34,7 +34,6 @@ struct Post {
   std::int32_t memory = 0, a = 0, b = 0;
   bool ticks = false;
   std::int64_t latency_ps = 0, ready_ps = 0, row = 0;
-  Busy busy[2];  // of the last two sizes
 };
 
 // The two sides of every maximum of some rounds, as differences.
@@ -64,6 +63,8 @@ class Unit {
 
   // What can be done before a message comes in. `sent`: one stream per chain.
   RingsStatus begin(std::int64_t unit, std::vector<Stream>& sent);
+  // The same, where it does what another unit did, which has begun: with the same links, each of its rows as many rows on as all others.
+  void begin_like(std::int64_t unit, std::int64_t other);
   // All rounds for which `received` has messages.
   RingsStatus visit(std::int64_t unit, const std::vector<Stream>& received, std::vector<Stream>& sent);
 
@@ -108,6 +109,10 @@ class Unit {
   [[nodiscard]] bool shifted();
   [[nodiscard]] bool at_work(std::size_t chain) const;
   [[nodiscard]] std::int64_t rounds_alike();
+  [[nodiscard]] std::int64_t periods(std::int64_t rounds) {
+    if (path_ && period_ > 1) path_->quotient(rounds, period_);
+    return rounds / period_;
+  }
   [[nodiscard]] std::int64_t larger(std::int64_t a, std::int64_t b) {
     if (noting_) choices_.note(a - b);
     return decides(a - b) > 0 ? a : b;
@@ -137,6 +142,7 @@ class Unit {
     return static_cast<std::size_t>(unit_ * in_.chains * most_slices_) + slot(at.chain, at.slice);
   }
   [[nodiscard]] Served& link(std::int32_t id) { return links_of_unit_[id]; }
+  void keep_busy(std::int64_t unit);
   [[nodiscard]] const Busy& busy(const At& at);
   [[nodiscard]] std::int64_t bytes_of(const At& at) const;
   [[nodiscard]] std::int64_t op(const At& at, std::int64_t kind) const;
@@ -152,6 +158,11 @@ class Unit {
   std::vector<std::int64_t> states_;  // of all units
   std::vector<std::int64_t> round_;   // per unit: the next one
   std::vector<Post> posts_;           // per station
+  struct Sizes {
+    Busy last[2];
+  };
+  std::vector<Sizes> busy_;           // per station of a unit, of units with its rates: most have the same
+  std::int64_t busy_unit_ = 0;
   Changes changes_;
 
   Path* path_ = nullptr;
