@@ -164,7 +164,8 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
             if found is not None:
                 return found
         if units * chains * stations * slices * loops.depth * loops.steps > _MOST_EACH:
-            raise Inapplicable("chunks differ by an element, so that no two messages are alike, and there are too many to time each")
+            raise Inapplicable("chunks differ by an element, so that no two messages are alike, and there are too many to time each "
+                               f"(none differ where the number of elements is a multiple of {loops.parts:,})")
     if rows.backward.any() and (turn > 2 or sizes.shape[-1] > 1):
         raise Inapplicable("rings in both directions are timed without it where all nodes, or every other one, are alike, and all messages "
                            "too: no NIC that they use may be slower, no rank late")
