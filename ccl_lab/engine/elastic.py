@@ -100,7 +100,9 @@ class ElasticCommunicator:
     def shrink(self) -> Members:
         """All members that are left call it: a new epoch of them, whatever went on; returns the members. Collectives do this
         by themselves when one was lost."""
-        self._seen = self._job.after(self._job.checked().view.epoch).view
+        # Of the epoch that this member has seen: another one's call may have ended it already, and is answered by the same new one.
+        self._job.checked()
+        self._seen = self._job.after(self._seen.epoch).view
         return self.members
 
     reset = shrink
@@ -197,12 +199,23 @@ class ElasticCommunicator:
         other = peer if peer is None else place_of(peer, before, self.members, "the peer", name)
         try:
             with self._job.using:
+                if epoch.ended:
+                    raise PeerLostError(f"epoch {epoch.view.epoch} is over.")
                 return run(self._communicator(epoch), other)
         except CclError as error:
             if isinstance(error, LOST) or epoch.spoke.aborted:
                 epoch.spoke.abort(error)
                 self._seen = self._job.after(epoch.view.epoch).view
             raise
+
+    def _of_epoch(self, ask: Callable[[Communicator], Any]) -> Any:
+        """What the present epoch's communicator says; where that epoch is being left, for which nobody calls, what the next one's does."""
+        epoch = self._job.checked()
+        while True:
+            with self._job.using:
+                if not epoch.ended:
+                    return ask(self._communicator(epoch))
+            epoch = self._job.after(epoch.view.epoch)
 
     def _rows(self, array: np.ndarray, name: str, kept: Sequence[int], n: int) -> np.ndarray:
         """The blocks of x for those who are kept."""
@@ -367,11 +380,11 @@ class ElasticCommunicator:
 
     def trace(self) -> Trace:
         """This rank's spans of this epoch since the last call."""
-        return self._communicator(self._job.checked()).trace()
+        return self._of_epoch(Communicator.trace)
 
     def memory(self) -> dict[str, int]:
         """As of Communicator, for this epoch."""
-        return self._communicator(self._job.checked()).memory()
+        return self._of_epoch(Communicator.memory)
 
     def close(self) -> None:
         """Leaves the job; idempotent."""

@@ -353,6 +353,19 @@ def test_a_death_while_one_joins(victim):
             assert status == 0 and "fine" in output, (rank, status, output)
 
 
+def test_an_epoch_that_ends_meanwhile_is_no_error_of_what_only_looks():
+    run(
+        """
+        reduced(comm)
+        comm._job.leave(comm.epoch)  # as another member's shrink does, at any moment
+        while comm._job.current.view.epoch == 0: assert comm.memory() and len(comm.trace()) >= 0
+        reduced(comm, out=None)
+        """,
+        n=2,
+        PATIENCE="10s",
+    )  # fmt: skip
+
+
 def test_point_to_point_and_memory_of_an_elastic_job():
     run(
         """
