@@ -69,7 +69,7 @@ class Places(NamedTuple):
 
     @classmethod
     def of(cls, loops: RingLoops, topology: Topology) -> Places:
-        grid = np.lexsort((topology.local_of, topology.node_of)).reshape(topology.n_nodes, -1)[topology.node_of[loops.orders[0]]]
+        grid = topology.by_node(topology.local_of).reshape(topology.n_nodes, -1)[topology.node_of[loops.orders[0]]]
         local = topology.local_of[loops.orders].astype(np.int64)
         first = np.sort(np.unique(local[:, 0], return_index=True)[1])
         return cls(grid, local[first].T, (local[:, :1] == local[first, 0]).argmax(axis=1))
