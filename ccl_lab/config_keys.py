@@ -28,7 +28,7 @@ KEYS = (
     Key('CCL_LAB_RDMA', 'str', '', 'settings of verbs, as in qps=4,all_to_all.segment=1MiB: reach, qps, segment, inflight, mode, register, gpu, gid, timeout, retries'),
     Key('CCL_LAB_FAILOVER', 'str', 'on', 'on: what a lost NIC carried goes over the others, in the middle of a collective; off: the collective ends in an error'),
     Key('CCL_LAB_TRACE_SPANS', 'int', '65536', 'spans a rank keeps in its ring before new ones are dropped and counted; 0 switches tracing off'),
-    Key('CCL_LAB_REGISTER', 'str', 'explicit', 'explicit: peers use in place what empty() gave or register() was told; auto: ordinary buffers of large messages too, when they come again'),
+    Key('CCL_LAB_REGISTER', 'str', 'auto', 'auto: peers use in place what empty() gave, what register() was told, and ordinary buffers of large messages that come again; explicit: not the last'),
     Key('CCL_LAB_SPIN_US', 'int', '20', 'time an idle rank polls before it sleeps, when ranks do not outnumber cores'),
     Key('CCL_LAB_LOG', 'str', 'warning', 'debug, info, warning or error'),
 )

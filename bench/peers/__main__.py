@@ -30,7 +30,7 @@ QUICK_SIZES = (8, KIB, 64 * KIB, MIB, 16 * MIB, 64 * MIB)
 SIZES = (8, KIB, 8 * KIB, 64 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB)
 FULL_SIZES = tuple(8 << power for power in range(26))
 START_RANKS = (2, 8, 32, 64)
-NOT_AT_START = ("ccl_lab-plain", "ccl_lab-cached", "ccl_lab-python-plain", "ompi5-han")
+NOT_AT_START = ("ccl_lab-plain", "ccl_lab-staged", "ccl_lab-python-plain", "ompi5-han")
 MEMORY_BYTES = 16 * MIB
 
 

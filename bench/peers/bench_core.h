@@ -128,18 +128,18 @@ static struct Arguments parse(int argc, char** argv) {
   return a;
 }
 
-/* Huge pages alike for all: every peer's user buffers are aligned and advised the same way. */
+/* The C library's memory, as programs have it, and huge pages alike for all: every peer's user buffers are aligned and advised
+ * the same way. */
 static float* buffer(size_t bytes, int huge) {
   const size_t page = (size_t)2 << 20, size = (bytes + 2 * page - 1) / page * page;
-  char* raw = (char*)mmap(NULL, size + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (raw == (char*)MAP_FAILED) {
+  char* memory = (char*)aligned_alloc(page, size);
+  if (!memory) {
     fprintf(stderr, "bench: no memory for a buffer of %zu bytes\n", bytes);
     exit(3);
   }
-  char* aligned = raw + (page - (uintptr_t)raw % page) % page;
-  if (huge) madvise(aligned, size, MADV_HUGEPAGE);
-  memset(aligned, 0, bytes ? bytes : 1);
-  return (float*)aligned;
+  if (huge) madvise(memory, size, MADV_HUGEPAGE);
+  memset(memory, 0, bytes ? bytes : 1);
+  return (float*)memory;
 }
 
 /* Exact in float32 for any order of summation: values 0..6 plus a rank of at most 255. */
@@ -164,11 +164,9 @@ static float* take_buffer(const struct Library* lib, size_t bytes, int huge) {
   return found;
 }
 
-static void give_buffer(const struct Library* lib, float* memory, size_t bytes) {
-  const size_t page = (size_t)2 << 20;
-  if (!memory) return;
-  if (lib->release) lib->release(memory);
-  else munmap(memory, (bytes + 2 * page - 1) / page * page);
+static void give_buffer(const struct Library* lib, float* memory) {
+  if (lib->release && memory) lib->release(memory);
+  else free(memory);
 }
 
 static void fill(enum Op op, float* input, size_t count, const struct Library* lib) {
@@ -297,8 +295,8 @@ static void run_cell(const struct Library* lib, const struct Arguments* a, enum 
   } else {
     measure(lib, &c, a);
   }
-  give_buffer(lib, first, c.bytes);
-  give_buffer(lib, second, c.bytes);
+  give_buffer(lib, first);
+  give_buffer(lib, second);
 }
 
 /* Anonymous and shared memory of this process; what several ranks map counts once, in parts. Program and libraries, which
@@ -331,8 +329,8 @@ static void run_memory(const struct Library* lib, const struct Arguments* a) {
       fflush(stdout);
     }
     lib->wait_for_all();
-    give_buffer(lib, input, bytes);
-    give_buffer(lib, output, bytes);
+    give_buffer(lib, input);
+    give_buffer(lib, output);
   }
 }
 

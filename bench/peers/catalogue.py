@@ -196,7 +196,7 @@ _NATIVE: tuple[tuple[str, str, dict[str, str], tuple[str, ...], bool], ...] = (
 _OURS = (
     Party("ccl_lab", "ours", Library("ccl_lab"), arguments=("--buffers", "registered")),
     Party("ccl_lab-plain", "ours", Library("ccl_lab"), arguments=("--buffers", "plain")),
-    Party("ccl_lab-cached", "ours", Library("ccl_lab"), arguments=("--buffers", "cached")),
+    Party("ccl_lab-staged", "ours", Library("ccl_lab"), arguments=("--buffers", "staged")),
     Party("ccl_lab-python", "ours-python", Library("ccl_lab"), arguments=("--buffers", "registered")),
     Party("ccl_lab-python-plain", "ours-python", Library("ccl_lab"), arguments=("--buffers", "plain")),
 )

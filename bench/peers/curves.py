@@ -20,7 +20,7 @@ from . import results
 
 # Okabe and Ito's palette: told apart by all eyes.
 COLOURS = {
-    "ccl_lab": "#0072B2", "ccl_lab-plain": "#56B4E9", "ccl_lab-cached": "#009E73",
+    "ccl_lab": "#0072B2", "ccl_lab-plain": "#56B4E9", "ccl_lab-staged": "#009E73",
     "ccl_lab-python": "#D55E00", "ccl_lab-python-plain": "#E69F00",
 }  # fmt: skip
 _GREY = "rgba(120,120,120,0.45)"

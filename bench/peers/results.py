@@ -21,7 +21,7 @@ from .cells import Cell, Sample
 
 Row = dict[str, Any]
 COLUMNS = ("peer", "op", "ranks", "bytes", "median_us", "p95_us", "algbw_gbytes_per_s", "busbw_gbytes_per_s")
-OURS, OURS_PLAIN, OURS_CACHED = "ccl_lab", "ccl_lab-plain", "ccl_lab-cached"
+OURS, OURS_PLAIN, OURS_STAGED = "ccl_lab", "ccl_lab-plain", "ccl_lab-staged"
 CLEAN = ("core", "near", "far", "unknown")  # labels that say the same thing wherever they stand; "mixed" does not
 LABELS = (*CLEAN, "mixed")
 _AS_COLLECTIVE = {"ping_pong": "send_recv", "start_up": "barrier"}

@@ -86,7 +86,7 @@ def verdicts(rows: list[results.Row]) -> list[Verdict]:
     """Every goal that rows can decide."""
     ours = results.compare(rows, results.OURS)
     plain = results.compare(rows, results.OURS_PLAIN)
-    cached = results.compare(rows, results.OURS_CACHED)
+    staged = results.compare(rows, results.OURS_STAGED)
     paths = [f"{results.OURS}-python", f"{results.OURS}-python-plain"]
     python = _best_of(one for name in paths for one in results.compare(rows, name, results.mpi4py_peer))
     gloo = _best_of(one for name in paths for one in results.compare(rows, name, results.gloo_peer))
@@ -104,8 +104,8 @@ def verdicts(rows: list[results.Row]) -> list[Verdict]:
         _none_below("registered, 64 KiB and more: no cell below 0.9x", ours, _large, 0.9),
         _mean("plain, 64 KiB and more: geometric mean at least 1.2x", plain, _large, 1.2),
         _none_below("plain, 64 KiB and more: no cell below 0.8x", plain, _large, 0.8),
-        _mean("plain, registration cache on: geometric mean at least 1.2x", cached, _large, 1.2),
-        _none_below("plain, registration cache on: no cell below 0.8x", cached, _large, 0.8),
+        _mean("plain, never registered: geometric mean at least 1.2x", staged, _large, 1.2),
+        _none_below("plain, never registered: no cell below 0.8x", staged, _large, 0.8),
         _none_below("8 B and 1 KiB, 2 ranks: within 1.25x of the best peer", ours, small((2,)), 0.8),
         _none_below("8 B and 1 KiB, 4 and 8 ranks: faster than the best peer", ours, small((4, 8)), 1.0),
         _none_below("Python, 8 B and 1 KiB: within 1.25x of the best mpi4py", python, small((2, 4, 8)), 0.8),

@@ -51,7 +51,7 @@ class Options(NamedTuple):
     start_timeout_s: float = 60.0
     arena_bytes: int = 1 << 36
     connections: int = 1
-    register_buffers: bool = False
+    register_buffers: bool = True
     failover: bool = True
     rdma: verbs.Settings = verbs.settings_of("")
 

@@ -3,7 +3,7 @@
 // Is: N ranks forked from here that join by the public API, and the cells that bench_core.h runs on them.
 // Is not: the protocol (bench_core.h, shared by all peers) or a comparison (`ccl-lab bench`).
 //
-//   ccl_lab_bench --ranks N --ops a,b --bytes 8,1024,... --buffers plain|cached|registered [--batches B] [--batch-ms M]
+//   ccl_lab_bench --ranks N --ops a,b --bytes 8,1024,... --buffers plain|staged|registered [--batches B] [--batch-ms M]
 //                 [--min-iters 3] [--in-place 0|1] [--trace 0|1]
 //   ccl_lab_bench --startup N      seconds from the first fork to the first all_reduce done
 //   ccl_lab_bench --ranks N --memory --bytes ...
@@ -81,16 +81,12 @@ float* allocate(std::size_t bytes) {
 
 void release(float* memory) { memories.erase(memory); }
 
-// What a program has that knows nothing of registration: the C library's memory.
-float* allocate_plain(std::size_t nbytes) { return static_cast<float*>(std::aligned_alloc(64, (nbytes + 63) / 64 * 64)); }
-void release_plain(float* memory) { std::free(memory); }
-
 // The words that are not bench_core.h's.
 struct Own {
   int ranks = 2;
   bool startup = false;
   bool registered = true;
-  bool cached = false;  // ordinary buffers, which the library may register
+  bool staged = false;  // ordinary buffers, which the library may not register
   bool trace = false;
 };
 
@@ -115,9 +111,9 @@ Own take_own(std::vector<char*>& words) {
     } else if (word == "--buffers") {
       const std::string kind = value_of_word(i++);
       own.registered = kind == "registered";
-      own.cached = kind == "cached";
-      if (own.registered || own.cached || kind == "plain") continue;
-      std::fprintf(stderr, "ccl_lab_bench: --buffers is plain, cached or registered, not %s\n", kind.c_str());
+      own.staged = kind == "staged";
+      if (own.registered || own.staged || kind == "plain") continue;
+      std::fprintf(stderr, "ccl_lab_bench: --buffers is plain, staged or registered, not %s\n", kind.c_str());
       std::exit(2);
     } else {
       rest.push_back(words[i]);
@@ -136,7 +132,7 @@ int run_rank(int rank, const Own& own, const Arguments& arguments, const std::st
   try {
     ccl_lab::Options options;
     options.timeout_s = 60;
-    options.register_buffers = own.cached;
+    options.register_buffers = !own.staged;
     options.trace_spans = own.trace ? 1u << 16 : 0;
     comm.emplace(Communicator::join(rank, own.ranks, rendezvous, options));
     lib.rank = rank;
@@ -147,9 +143,6 @@ int run_rank(int rank, const Own& own, const Arguments& arguments, const std::st
     if (own.registered) {
       lib.allocate = allocate;
       lib.release = release;
-    } else if (own.cached) {
-      lib.allocate = allocate_plain;
-      lib.release = release_plain;
     }
     run_all(&lib, &arguments);
     if (own.startup && rank == 0) {

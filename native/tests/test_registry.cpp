@@ -2,6 +2,7 @@
 //
 // Is: one rank's registry on real memory of the C library, with frees, reallocations and forks in between.
 // Is not: collectives on that memory (test_node.cpp, test_api.cpp).
+#include <malloc.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -9,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "check.hpp"
@@ -53,6 +55,21 @@ bool holds(const void* data, std::size_t nbytes, int seed) {
 
 constexpr std::size_t kBig = 3 << 20;
 
+// From so many bytes on a block of malloc is a mapping of its own; smaller ones lie in the heap.
+void map_blocks_from(int nbytes) {
+  ::mallopt(M_MMAP_THRESHOLD, nbytes);
+  ::malloc_trim(0);  // what is free in the heap is taken first
+}
+constexpr int kMapped = 128 * 1024;
+constexpr int kInHeap = 64 << 20;
+
+// Where a block was; a call that the compiler does not look into, for it warns of addresses that are used again.
+[[gnu::noipa]] std::uintptr_t place_of_freed(void* data) {
+  const auto where = reinterpret_cast<std::uintptr_t>(data);
+  std::free(data);
+  return where;
+}
+
 }  // namespace
 
 TEST(registered_memory_keeps_address_and_contents) {
@@ -87,9 +104,7 @@ TEST(the_end_gives_back_what_is_there_and_leaves_alone_what_is_gone) {
   rank.registry->close();
   CHECK_EQ(rank.registry->size(), std::size_t{0});
   CHECK(holds(held, kBig, 5) && holds(others, kBig, 6));
-  const SegmentHeader& header = rank.segment->header();
-  const std::byte* const base = rank.segment->arena() - header.arena_offset;
-  CHECK(!is_mapped(rank.segment->fd(), 0, header.total_bytes, base, base + header.total_bytes));
+  CHECK(!is_mapped(rank.segment->fd(), 0, rank.segment->header().total_bytes));
   for (void* data : {held, others}) ::munmap(data, kBig);
 }
 
@@ -180,4 +195,159 @@ TEST(a_forked_child_writes_to_pages_of_its_own) {
   CHECK_EQ(status, 0);
   CHECK(holds(data.data(), data.size(), 8));
   CHECK_OK(rank.registry->remove(data.data()));  // while it is allocated
+}
+
+namespace {
+
+// Runs `child` in a fork, after the parent has done `meanwhile`; true if the child said so.
+template <class Meanwhile, class Child>
+bool child_finds(const Meanwhile& meanwhile, const Child& child) {
+  int ends[2];
+  if (::pipe(ends) != 0) return false;
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    char go = 0;
+    const bool came = ::read(ends[0], &go, 1) == 1;
+    ::_exit(came && child() ? 0 : 1);
+  }
+  meanwhile();
+  const bool told = ::write(ends[1], "g", 1) == 1;
+  int status = 1;
+  ::waitpid(pid, &status, 0);
+  ::close(ends[0]);
+  ::close(ends[1]);
+  return told && status == 0;
+}
+
+}  // namespace
+
+TEST(a_fork_finds_noticed_memory_as_any_other) {
+  if (!can_tell_pages()) return;
+  for (const auto& [in_use, from] : {std::pair{false, kMapped}, {true, kMapped}, {false, kInHeap}, {true, kInHeap}}) {
+    map_blocks_from(from);
+    Rank rank;
+    const Result<RankSegment> peers = RankSegment::open(::getpid(), rank.segment->fd());  // as a rank that is a thread here has it
+    CHECK_OK(peers.status());
+    void* const data = std::malloc(kBig);
+    void* const asked = std::malloc(kBig);
+    fill(data, kBig, 1);
+    fill(asked, kBig, 2);
+    CHECK_OK(rank.registry->add(asked, kBig));
+    rank.notice_often(data, kBig);
+    CHECK_EQ(rank.registry->size(), std::size_t{2});
+    if (in_use) CHECK(rank.group->take());  // a collective of another thread
+    CHECK(child_finds([&] { fill(data, kBig, 3); },
+                      [&] {
+                        const bool as_it_was = holds(data, kBig, 1);
+                        fill(data, kBig, 4);
+                        return as_it_was;
+                      }));
+    CHECK(holds(data, kBig, 3) && holds(asked, kBig, 2));
+    CHECK_EQ(rank.registry->size(), std::size_t{in_use ? 2u : 1u});
+    CHECK_EQ(is_shared_page(static_cast<std::byte*>(data) + 8192, true), in_use);
+    if (in_use) rank.group->leave();
+    // A program that forks often gets its buffers registered less often.
+    for (int i = 0; i < 3; ++i) rank.registry->notice(data, kBig);
+    CHECK_EQ(rank.registry->size(), std::size_t{in_use ? 2u : 1u});
+    for (int i = 0; i < 20; ++i) rank.registry->notice(data, kBig);
+    CHECK_EQ(rank.registry->size(), std::size_t{2});
+    CHECK(holds(data, kBig, 3));
+    rank.registry.reset();
+    CHECK(holds(data, kBig, 3));
+    std::free(data);
+    std::free(asked);
+  }
+}
+
+TEST(heap_that_was_noticed_and_freed_is_not_shared_with_a_child) {
+  if (!can_tell_pages()) return;
+  const std::size_t size = 1 << 20;
+  map_blocks_from(kInHeap);
+  Rank rank;
+  void* const below = std::malloc(size);
+  void* const data = std::malloc(size);
+  void* const above = std::malloc(4096);  // keeps the heap from shrinking
+  fill(data, size, 1);
+  rank.notice_often(data, size);
+  CHECK_EQ(rank.registry->size(), std::size_t{1});
+  const std::uintptr_t where = place_of_freed(data);
+  void* const again = std::malloc(size);
+  CHECK(reinterpret_cast<std::uintptr_t>(again) == where && is_shared_page(static_cast<std::byte*>(again) + 8192, true));
+  fill(again, size, 2);
+  CHECK(child_finds([&] {}, [&] {
+    const bool as_it_was = holds(again, size, 2);
+    fill(again, size, 3);
+    return as_it_was;
+  }));
+  CHECK(holds(again, size, 2));
+  CHECK(!is_shared_page(static_cast<std::byte*>(again) + 8192, true));
+  for (void* each : {below, again, above}) std::free(each);
+}
+
+TEST(what_lies_where_a_noticed_block_was_is_not_taken_for_it) {
+  if (!can_tell_pages()) return;
+  map_blocks_from(kMapped);
+  for (const int kind : {MAP_PRIVATE, MAP_SHARED}) {
+    for (const std::size_t nbytes : {std::size_t{20'000}, kBig}) {
+      Rank rank;
+      void* const data = std::aligned_alloc(2 << 20, 4 << 20);  // a mapping of its own
+      fill(data, kBig, 1);
+      rank.notice_often(data, kBig);
+      CHECK_EQ(rank.registry->size(), std::size_t{1});
+      const std::uintptr_t where = place_of_freed(data);
+      void* const other =
+          ::mmap(reinterpret_cast<void*>(where), 4 << 20, PROT_READ | PROT_WRITE, kind | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+      CHECK_EQ(reinterpret_cast<std::uintptr_t>(other), where);
+      fill(other, nbytes, 2);
+      rank.registry->notice(other, nbytes);
+      CHECK_EQ(rank.registry->size(), std::size_t{0});
+      rank.notice_often(other, nbytes);
+      CHECK(holds(other, nbytes, 2));
+      ::munmap(other, 4 << 20);
+    }
+  }
+}
+
+TEST(a_buffer_that_is_freed_after_each_call_is_soon_left_alone) {
+  Rank rank;
+  if (!can_tell_pages()) return;
+  map_blocks_from(kMapped);
+  int registered = 0;
+  for (int i = 0; i < 300; ++i) {
+    void* const data = std::aligned_alloc(2 << 20, 4 << 20);
+    fill(data, 8192, i);
+    rank.registry->notice(data, kBig);
+    registered += rank.registry->size() == 1 && is_shared_page(static_cast<std::byte*>(data) + 8192, true);
+    std::free(data);
+  }
+  CHECK(registered > 0 && registered <= 4);
+}
+
+TEST(a_buffer_that_follows_a_much_used_one_is_registered_at_once) {
+  Rank rank;
+  if (!can_tell_pages()) return;
+  map_blocks_from(kMapped);
+  for (int i = 0; i < 4; ++i) {
+    void* const data = std::aligned_alloc(2 << 20, 4 << 20);
+    for (int use = 0; use < 20; ++use) rank.registry->notice(data, kBig);
+    CHECK(is_shared_page(static_cast<std::byte*>(data) + 8192, true));
+    std::free(data);
+  }
+}
+
+TEST(where_pages_are_locked_nothing_is_registered_unasked) {
+  Rank rank;
+  if (!can_tell_pages() || pages_may_be_pinned()) return;
+  void* const page = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (::mlock(page, 4096) == 0) {
+    CHECK(pages_may_be_pinned());
+    void* const data = std::malloc(kBig);
+    fill(data, kBig, 1);
+    rank.notice_often(data, kBig);
+    CHECK_EQ(rank.registry->size(), std::size_t{0});
+    CHECK_OK(rank.registry->add(data, kBig));  // who asks for it knows
+    CHECK_OK(rank.registry->remove(data));
+    std::free(data);
+  }
+  ::munmap(page, 4096);
 }

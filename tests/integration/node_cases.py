@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import platform
 import time
 from collections.abc import Callable
@@ -273,6 +274,64 @@ def many_arrays_come_and_go(comm: ccl.Communicator) -> None:
         if turn % 4 == 1:
             comm.unregister(out)
         del x, out
+
+
+def plain_arrays_that_come_again(comm: ccl.Communicator) -> None:
+    """They are registered by themselves, and what lies at their addresses later is told apart: exact sums all the time."""
+    rng, n = np.random.default_rng(5), comm.size
+    kept: list[np.ndarray] = []
+    registered = 0
+    for turn in range(250):
+        what = rng.integers(6)
+        if what < 3 or not kept:  # sizes in the heap and in mappings of their own, larger and smaller than what was there before
+            count = int(rng.choice([5_000, 20_011, 40_000, 150_000, 400_003]))
+            x = np.empty(count, np.float32)
+            times = int(rng.choice([1, 2, 3, 12]))
+            if what > 0:
+                kept.append(x)
+        else:
+            at = int(rng.integers(len(kept)))
+            x, times = kept[at], int(rng.choice([1, 4]))
+            if what == 5:
+                del kept[at]
+        for _ in range(times):
+            x[:] = comm.rank + turn
+            if turn % 5 == 4:
+                comm.all_reduce(x, out=x, async_op=True).wait()
+            else:
+                comm.all_reduce(x, out=x)
+            assert (x == sum(range(n)) + n * turn).all(), (turn, x.size, what)
+        registered = max(registered, comm.memory()["registered_bytes"])
+        if len(kept) > 6:
+            del kept[int(rng.integers(len(kept)))]
+        del x
+    assert registered > 1_000_000, registered
+
+
+def forks(comm: ccl.Communicator) -> None:
+    """A child has what its parent had at the fork, and changes nothing of it, though the array was registered by itself."""
+    x, out = np.full(300_000, comm.rank, np.float32), np.empty(300_000, np.float32)
+    for turn in range(3):
+        for _ in range(70):
+            comm.all_reduce(x, out=out)
+        if turn == 0:
+            assert comm.memory()["registered_bytes"] >= x.nbytes + out.nbytes
+        want, (ready, go) = out.copy(), os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.read(ready, 1)
+            fine = (x == comm.rank).all() and (out == want).all()
+            x[:], out[:] = -1, -1
+            os._exit(0 if fine else 1)
+        out[:] = 7
+        x += 0.5
+        comm.all_reduce(x, out=out)
+        os.write(go, b"g")
+        assert os.waitpid(child, 0)[1] == 0, f"turn {turn}"
+        x -= 0.5
+        assert (x == comm.rank).all() and (out == sum(range(comm.size)) + comm.size / 2).all()
+        os.close(ready), os.close(go)
+    comm.barrier()
 
 
 def queued_and_direct(comm: ccl.Communicator) -> None:

@@ -54,6 +54,8 @@ def test_every_type_and_reduction():
         "moved_once",
         "registration",
         "many_arrays_come_and_go",
+        "plain_arrays_that_come_again",
+        "forks",
         "queued_and_direct",
         "sends_under_way",
         "own_block_in_place",

@@ -275,7 +275,7 @@ def test_catalogue_names_what_is_missing(tmp_path: Path, monkeypatch: pytest.Mon
     assert [party.name for party in parties] == [
         "ccl_lab",
         "ccl_lab-plain",
-        "ccl_lab-cached",
+        "ccl_lab-staged",
         "ccl_lab-python",
         "ccl_lab-python-plain",
     ]

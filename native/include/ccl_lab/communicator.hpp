@@ -38,7 +38,7 @@ struct Options {
   double start_timeout_s = 60;                         // until all ranks have joined
   std::int64_t spin_us = 20;                           // how long a waiting rank polls before it sleeps, where cores suffice
   std::uint32_t trace_spans = 0;                       // spans kept of this rank; 0: no tracing, else a power of two
-  bool register_buffers = false;                       // ordinary buffers of large messages that come again are registered
+  bool register_buffers = true;                        // ordinary buffers of large messages that come again are registered
   std::uint64_t arena_bytes = std::uint64_t{1} << 36;  // address space for registered memory, at most 2^45 / n_ranks
 };
 

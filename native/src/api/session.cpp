@@ -149,7 +149,7 @@ bool Session::not_begun(const Status& status) {
 bool Session::run_message(node::Call& call) {
   activity_.peer.store(call.root == rank_ ? call.peer : call.root, std::memory_order_relaxed);
   activity_.message.store(++message_, std::memory_order_release);
-  registry_->notice(call, rank_, size_);
+  const Registry::Use use(*registry_, call, rank_, size_);
   status_ = group_->begin(call);
   const bool done = status_.ok() && (group_->drive(kSliceNs) == node::Turn::done || wait_on());
   activity_.message.store(++message_, std::memory_order_release);

@@ -48,7 +48,7 @@ class Session {
     if (call.collective == Collective::send_recv) return run_message(call);
     call.coll_id = static_cast<std::uint32_t>(++number_);
     activity_.collective.store(number_, std::memory_order_relaxed);
-    registry_->notice(call, rank_, size_);
+    const Registry::Use use(*registry_, call, rank_, size_);
     if (const Status begun = group_->begin(call); !begun.ok()) [[unlikely]] return not_begun(begun);
     return group_->drive(kSliceNs) == node::Turn::done || wait_on();
   }

@@ -51,9 +51,9 @@ class Local {
     return outstanding_.load(std::memory_order_acquire) == 0 && take();
   }
   // The group, for as long as one collective lasts; then leave().
-  bool take() { return !busy_.exchange(true, std::memory_order_acquire); }
+  bool take() { return group_.take(); }
   std::uint32_t next_coll_id() { return ++coll_id_; }
-  void leave() { busy_.store(false, std::memory_order_release); }
+  void leave() { group_.leave(); }
 
   // After a failure: keeps what the buffers of the call lie in.
   void hold(const node::Call& call);
@@ -69,7 +69,6 @@ class Local {
   node::Group group_;
   Registry registry_;
   std::atomic<int> outstanding_{0};
-  std::atomic<bool> busy_{false};
   std::uint32_t coll_id_ = 0;  // of direct calls
   std::array<std::uint64_t, kAdmitted> admitted_{};  // by key, open; the oldest gives way
   std::vector<std::shared_ptr<Block>> held_;

@@ -3,17 +3,21 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string_view>
+#include <vector>
 
 namespace ccl_lab {
 
@@ -27,10 +31,55 @@ constexpr std::uint64_t kFileOrShared = std::uint64_t{1} << 61;
 constexpr std::uint64_t kMmapped = 2;
 constexpr std::uint64_t kOfThreadArena = 4;
 
-int page_map() {
-  static const int fd = ::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
-  return fd;
+// The question of Linux 6.11 for one area of /proc/self/maps, as <linux/fs.h> has it there.
+struct AreaQuery {
+  std::uint64_t size = sizeof(AreaQuery);
+  std::uint64_t flags = 0;
+  std::uint64_t address = 0;
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+  std::uint64_t area_flags = 0;
+  std::uint64_t page_size = 0;
+  std::uint64_t offset = 0;
+  std::uint64_t inode = 0;
+  std::uint32_t major = 0;
+  std::uint32_t minor = 0;
+  std::uint32_t name_size = 0;
+  std::uint32_t build_id_size = 0;
+  std::uint64_t name = 0;
+  std::uint64_t build_id = 0;
+};
+constexpr std::uint64_t kSharedArea = 8;
+
+// Files of /proc that stay open; they go on telling of the process that opened them.
+class Told {
+ public:
+  explicit Told(const char* path) : path_(path), fd_(::open(path, O_RDONLY | O_CLOEXEC)) {}
+  int fd() const { return fd_; }
+  void open_again() {
+    if (fd_ >= 0) ::close(fd_);
+    fd_ = ::open(path_, O_RDONLY | O_CLOEXEC);
+  }
+
+ private:
+  const char* path_;
+  int fd_;
+};
+Told& told_of_areas() {
+  static Told file("/proc/self/maps");
+  return file;
 }
+Told& told_of_pages() {
+  static Told file("/proc/self/pagemap");
+  return file;
+}
+
+bool ask(const void* address, AreaQuery& query) {
+  query.address = reinterpret_cast<std::uintptr_t>(address);
+  return ::ioctl(told_of_areas().fd(), _IOWR('f', 17, AreaQuery), &query) == 0;
+}
+
+int page_map() { return told_of_pages().fd(); }
 
 bool shared_in(int fd, const void* page) {
   std::uint64_t entry = 0;
@@ -52,32 +101,28 @@ bool is_glibc_malloc() {
 #endif
 }
 
-struct Area {
-  std::uintptr_t begin = 0;
-  std::uintptr_t end = 0;
-  bool heap = false;
-};
-
-// The private, writable, anonymous area that holds the range; end 0: there is none.
-Area area_of(std::uintptr_t first, std::uintptr_t last) {
+// True if all of [first, last) is private, writable and anonymous, and in the heap or not, as asked. Advice, and pages that
+// were given back, may have cut it in several areas.
+bool is_private_area(std::uintptr_t first, std::uintptr_t last, bool heap) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> maps(std::fopen("/proc/self/maps", "re"), &std::fclose);
   char line[512];
   while (maps != nullptr && std::fgets(line, sizeof line, maps.get()) != nullptr) {
-    Area area;
+    std::uintptr_t begin = 0;
+    std::uintptr_t end = 0;
     char permissions[8] = {};
     std::uint64_t inode = 0;
     int path_at = 0;
-    if (std::sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %7s %*s %*s %" SCNu64 " %n", &area.begin, &area.end, permissions, &inode,
-                    &path_at) < 4)
+    if (std::sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %7s %*s %*s %" SCNu64 " %n", &begin, &end, permissions, &inode, &path_at) < 4)
       continue;
-    if (area.end <= first) continue;
-    if (area.begin > first || area.end < last || inode != 0 || std::strcmp(permissions, "rw-p") != 0) return {};
+    if (end <= first) continue;
     const std::string_view path(line + path_at);
-    area.heap = path.substr(0, 6) == "[heap]";
+    const bool in_heap = path.substr(0, 6) == "[heap]";
     const bool nameless = path.empty() || path == "\n" || path.substr(0, 6) == "[anon:";
-    return area.heap || nameless ? area : Area{};
+    if (begin > first || inode != 0 || std::strcmp(permissions, "rw-p") != 0 || in_heap != heap || (!in_heap && !nameless)) return false;
+    if (end >= last) return true;
+    first = end;
   }
-  return {};
+  return false;
 }
 
 // What glibc keeps before a block.
@@ -105,40 +150,84 @@ bool fits(const Header& header, std::uintptr_t at, std::uint64_t nbytes) {
   return !header.of_thread_arena && header.block >= nbytes + 8;
 }
 
-struct Mapping {
-  std::uintptr_t begin = 0;
-  std::uintptr_t end = 0;
-  std::uint64_t offset = 0;
-};
-
-// True if some mapping of the file `fd` is one; also where the system does not tell.
-template <class Is>
-bool any_mapping(int fd, const Is& is_one) {
-  struct stat info {};
+// Tells `use` every shared mapping of the file `fd` until it answers true. True where it did, and where the system does not tell.
+template <class Use>
+bool any_mapping(int fd, const Use& use) {
+  const FileId file = id_of(fd);
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> maps(std::fopen("/proc/self/maps", "re"), &std::fclose);
-  if (maps == nullptr || ::fstat(fd, &info) != 0) return true;
+  if (maps == nullptr || file.inode == 0) return true;
   char line[512];
   while (std::fgets(line, sizeof line, maps.get()) != nullptr) {
-    Mapping m;
+    std::uintptr_t begin = 0;
+    std::uintptr_t end = 0;
+    char permissions[8] = {};
+    unsigned major = 0;
+    unsigned minor = 0;
+    std::uint64_t offset = 0;
     std::uint64_t inode = 0;
-    const int read = std::sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %*s %" SCNx64 " %*s %" SCNu64, &m.begin, &m.end, &m.offset, &inode);
-    if (read == 4 && inode == info.st_ino && is_one(m)) return true;
+    const int read = std::sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %7s %" SCNx64 " %x:%x %" SCNu64, &begin, &end, permissions, &offset,
+                                 &major, &minor, &inode);
+    // Files of other devices may have the same number.
+    const bool same = read == 7 && inode == file.inode && makedev(major, minor) == file.device && permissions[3] == 's';
+    if (same && use(Mapping{reinterpret_cast<std::byte*>(begin), reinterpret_cast<std::byte*>(end), offset})) return true;
   }
   return false;
 }
 
 }  // namespace
 
-bool is_mapped(int fd, std::uint64_t offset, std::uint64_t nbytes, const void* but_from, const void* but_to) {
-  return any_mapping(fd, [=](const Mapping& m) {
-    const bool touches = m.offset < offset + nbytes && m.offset + (m.end - m.begin) > offset;
-    return touches && (m.begin < reinterpret_cast<std::uintptr_t>(but_from) || m.begin >= reinterpret_cast<std::uintptr_t>(but_to));
+// What lies where a mapping that begins at byte 0 has it is of that mapping, which advice may have cut; a part never begins there.
+bool find_parts(int fd, std::vector<Mapping>& found) {
+  std::vector<const std::byte*> wholes;
+  const bool ended = any_mapping(fd, [&](const Mapping& m) {
+    if (m.offset == 0) wholes.push_back(m.begin);
+    found.push_back(m);
+    return false;
+  });
+  std::erase_if(found, [&](const Mapping& m) {
+    return std::any_of(wholes.begin(), wholes.end(), [&](const std::byte* base) { return base + m.offset == m.begin; });
+  });
+  return !ended && !wholes.empty();
+}
+
+bool is_mapped(int fd, std::uint64_t offset, std::uint64_t nbytes) {
+  std::vector<Mapping> parts;
+  return !find_parts(fd, parts) || std::any_of(parts.begin(), parts.end(), [=](const Mapping& m) {
+    return m.offset < offset + nbytes && m.offset + static_cast<std::uint64_t>(m.end - m.begin) > offset;
   });
 }
 
 bool is_mapped_at(const void* data, int fd, std::uint64_t offset, std::uint64_t nbytes) {
-  const auto at = reinterpret_cast<std::uintptr_t>(data);
-  return any_mapping(fd, [=](const Mapping& m) { return m.begin <= at && at + nbytes <= m.end && m.offset + (at - m.begin) == offset; });
+  const auto* const at = static_cast<const std::byte*>(data);
+  return any_mapping(fd, [=](const Mapping& m) {
+    return m.begin <= at && at + nbytes <= m.end && m.offset + static_cast<std::uint64_t>(at - m.begin) == offset;
+  });
+}
+
+FileId id_of(int fd) {
+  struct stat info {};
+  if (::fstat(fd, &info) != 0) return {};
+  return {info.st_dev, info.st_ino};
+}
+
+bool shows(const void* page, const FileId& file, std::uint64_t offset) {
+  AreaQuery query;
+  return ask(page, query) && (query.area_flags & kSharedArea) != 0 && query.inode == file.inode &&
+         makedev(query.major, query.minor) == file.device &&
+         query.offset + (reinterpret_cast<std::uintptr_t>(page) - query.begin) == offset;
+}
+
+void forget_parent() {
+  told_of_areas().open_again();
+  told_of_pages().open_again();
+}
+
+bool can_ask_of_one_address() {
+  static const bool can = [] {
+    AreaQuery query;
+    return ask(&query, query);
+  }();
+  return can;
 }
 
 bool can_tell_pages() {
@@ -166,11 +255,25 @@ bool is_shared_page(const void* page, bool live) {
 bool is_plain_block(const void* data, std::uint64_t nbytes) {
   const auto at = reinterpret_cast<std::uintptr_t>(data);
   if (at % kHeaderBytes != 0 || at < kPage) return false;
-  const Area area = area_of(at, at + nbytes);
-  if (area.end == 0 || area.begin + kHeaderBytes > at) return false;
   const Header header = header_of(data);
-  if (header.mmapped) return !area.heap && fits(header, at, nbytes);
-  return area.heap && fits(header, at, nbytes) && at - kHeaderBytes + header.block <= area.end;
+  const std::uintptr_t begin = at - kHeaderBytes;
+  return fits(header, at, nbytes) && is_private_area(begin, header.mmapped ? at + nbytes : begin + header.block, !header.mmapped);
+}
+
+bool pages_may_be_pinned() {
+  char line[512];
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> status(std::fopen("/proc/self/status", "re"), &std::fclose);
+  if (status == nullptr) return true;
+  while (std::fgets(line, sizeof line, status.get()) != nullptr) {
+    std::uint64_t kib = 0;
+    if ((std::sscanf(line, "VmLck: %" SCNu64, &kib) == 1 || std::sscanf(line, "VmPin: %" SCNu64, &kib) == 1) && kib > 0) return true;
+  }
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> maps(std::fopen("/proc/self/maps", "re"), &std::fclose);
+  if (maps == nullptr) return true;
+  while (std::fgets(line, sizeof line, maps.get()) != nullptr)
+    for (const char* const device : {"/dev/nvidia", "/dev/infiniband/", "/dev/kfd", "/dev/dri/", "/dev/vfio/"})
+      if (std::strstr(line, device) != nullptr) return true;
+  return false;
 }
 
 bool is_still_a_block(const void* data, std::uint64_t nbytes) {

@@ -117,7 +117,9 @@ bool Progress::begin_next() {
   own_->control().coll_id.store(current()->coll_id(), std::memory_order_relaxed);
   set_state(EngineState::running);
   if (current()->fused()) {
-    if (Status status = local_->group().begin(current()->call()); !status.ok()) stop(std::move(status));
+    const node::Call call = current()->call();
+    local_->registry().notice(call, own_->rank(), local_->group().size());
+    if (Status status = local_->group().begin(call); !status.ok()) stop(std::move(status));
     return true;
   }
   Status counts = current()->read_counts();

@@ -1,10 +1,14 @@
 // Pages that change their home; see registry.hpp.
 #include "comm/registry.hpp"
 
+#include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <iterator>
@@ -13,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/plain_memory.hpp"
+#include "base/clock.hpp"
 
 namespace ccl_lab {
 
@@ -28,38 +32,115 @@ std::byte* page_down(std::byte* at) {
   return reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(at) / kPage * kPage);
 }
 
+// How long a fork waits for a collective that another thread runs, and for the copies that its child then makes.
+constexpr std::int64_t kForkWaitsNs = 1'000'000;
+constexpr int kChildCopiesMs = 60'000;
+
 // All registries of the process, for a fork.
 std::mutex& registries_mutex() {
-  static std::mutex mutex;
+  static auto& mutex = *new std::mutex;  // for as long as the process: a communicator may be a global
   return mutex;
 }
 std::vector<Registry*>& registries() {
-  static std::vector<Registry*> all;
+  static auto& all = *new std::vector<Registry*>;
   return all;
 }
+// Gives a range pages of its own, with what it holds. False, and errno: there is no memory for them.
+bool make_private(std::byte* begin, std::byte* end) {
+  const auto nbytes = static_cast<std::size_t>(end - begin);
+  void* const copy = ::mmap(nullptr, nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (copy == MAP_FAILED) return false;
+  std::memcpy(copy, begin, nbytes);
+  if (::mremap(copy, nbytes, nbytes, MREMAP_MAYMOVE | MREMAP_FIXED, begin) != MAP_FAILED) return true;
+  const int why = errno;
+  ::munmap(copy, nbytes);
+  errno = why;
+  return false;
+}
+
+// Open during a fork whose child copies: it ends when the child has, or there is none.
+int fork_pipe[2] = {-1, -1};
 
 }  // namespace
 
 Registry::Registry(std::shared_ptr<RankSegment> segment, std::shared_ptr<Arena> arena, node::Group* group)
-    : segment_(std::move(segment)), arena_(std::move(arena)), group_(group) {
-  static const int watched = ::pthread_atfork([] { registries_mutex().lock(); }, [] { registries_mutex().unlock(); },
-                                              [] { Registry::after_fork(); });
+    : segment_(std::move(segment)), arena_(std::move(arena)), group_(group), file_(id_of(segment_->fd())) {
+  static const int watched = ::pthread_atfork(&Registry::before_fork, &Registry::after_fork_in_parent, &Registry::after_fork_in_child);
   static_cast<void>(watched);  // fails only without memory
   const std::lock_guard lock(registries_mutex());
   registries().push_back(this);
 }
 
-// In the child of a fork, which has only this thread.
-void Registry::after_fork() {
-  for (const Registry* registry : registries()) registry->take_from_parent();
+// What nobody asked to register must not show in a fork: it is private again before, and shared by parent and child as all
+// memory is. Where it is in use, or pinned, the child copies it while the parent waits.
+void Registry::before_fork() {
+  registries_mutex().lock();
+  bool left = false;
+  for (Registry* registry : registries()) {
+    if (registry->shows_unasked()) registry->give_back_unasked();
+    left = left || registry->shows_unasked();
+  }
+  if (left && ::pipe2(fork_pipe, O_CLOEXEC) != 0) fork_pipe[0] = fork_pipe[1] = -1;
+}
+
+void Registry::after_fork_in_parent() {
+  if (fork_pipe[0] >= 0) {
+    ::close(fork_pipe[1]);
+    pollfd end{fork_pipe[0], POLLIN, 0};
+    while (::poll(&end, 1, kChildCopiesMs) < 0 && errno == EINTR) {}
+    ::close(fork_pipe[0]);
+    fork_pipe[0] = fork_pipe[1] = -1;
+  }
   registries_mutex().unlock();
 }
 
+// This is the child's only thread.
+void Registry::after_fork_in_child() {
+  forget_parent();
+  for (const Registry* registry : registries()) registry->take_from_parent();
+  for (int& end : fork_pipe)
+    if (end >= 0) ::close(std::exchange(end, -1));
+  registries_mutex().unlock();
+}
+
+// Also what was freed, and lives on in the heap: whatever shows the arena's pages and was not asked for.
+void Registry::give_back_unasked() {
+  if (pages_may_be_pinned()) return;
+  std::vector<Mapping> shown;
+  if (!find_parts(segment_->fd(), shown)) return;
+  for (const std::int64_t begin_ns = now_ns(); !group_->take(); ::sched_yield())
+    if (now_ns() - begin_ns > kForkWaitsNs) return;
+  const bool all = std::all_of(shown.begin(), shown.end(), [&](const Mapping& m) { return was_asked_for(m.begin) || make_private(m.begin, m.end); });
+  if (all) {
+    std::erase_if(entries_, [&](const auto& item) {
+      if (item.second.noticed) group_->remove_alias(item.first);
+      return item.second.noticed;
+    });
+    n_noticed_ = 0;
+    kept_.clear();
+    seen_ = {};
+    times_ = std::min(times_ * kLonger, kMostTimes);
+  }
+  group_->leave();
+}
+
 void Registry::take_from_parent() const {
-  for (const auto& [data, entry] : entries_)
-    if (entry.pages != nullptr && (!entry.noticed || intact(entry)))
-      static_cast<void>(::mmap(entry.pages, entry.pages_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, segment_->fd(),
-                               static_cast<off_t>(segment_->header().arena_offset + entry.block->offset() + kPage)));
+  std::vector<Mapping> shown;
+  if (!find_parts(segment_->fd(), shown))
+    for (const auto& [data, entry] : entries_)
+      if (entry.pages != nullptr)
+        shown.push_back({entry.pages, entry.pages + entry.pages_bytes, segment_->header().arena_offset + entry.block->offset() + kPage});
+  for (const Mapping& m : shown)
+    if (was_asked_for(m.begin) || !make_private(m.begin, m.end))
+      static_cast<void>(::mmap(m.begin, static_cast<std::size_t>(m.end - m.begin), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED,
+                               segment_->fd(), static_cast<off_t>(m.offset)));
+}
+
+bool Registry::was_asked_for(const std::byte* page) const {
+  const auto after = entries_.upper_bound(const_cast<std::byte*>(page));
+  if (after == entries_.begin()) return false;
+  const Entry& entry = std::prev(after)->second;
+  return !entry.noticed && entry.pages != nullptr && page < entry.pages + entry.pages_bytes;
 }
 
 Registry::~Registry() {
@@ -73,6 +154,7 @@ Registry::~Registry() {
 void Registry::close() {
   // In a forked child the pages are the child's already, and the arena is the parent's.
   if (::getpid() != segment_->pid()) return;
+  const std::lock_guard lock(registries_mutex());
   for (auto& [data, entry] : entries_) {
     group_->remove_alias(data);
     // Where the system has no memory left for a private copy, the pages stay shared: contents and addresses are kept.
@@ -88,16 +170,20 @@ void Registry::close() {
 }
 
 Status Registry::add(void* data, std::uint64_t nbytes) {
-  auto* const begin = static_cast<std::byte*>(data);
+  const std::lock_guard lock(registries_mutex());
+  return insert(static_cast<std::byte*>(data), nbytes);
+}
+
+Status Registry::insert(std::byte* begin, std::uint64_t nbytes) {
   const int rank = segment_->rank();
-  const std::string what = std::to_string(nbytes) + " bytes at " + std::to_string(reinterpret_cast<std::uintptr_t>(data));
+  const std::string what = std::to_string(nbytes) + " bytes at " + std::to_string(reinterpret_cast<std::uintptr_t>(begin));
   if (begin == nullptr) return Status(Code::registration, "cannot register a null pointer", rank);
-  if (arena_->offset_of(data, nbytes) >= 0) return {};
+  if (arena_->offset_of(begin, nbytes) >= 0) return {};
   auto after = entries_.lower_bound(begin);
   if (after != entries_.end() && after->first == begin && after->second.nbytes == nbytes) {
     Entry& known = after->second;
     if (!known.noticed) ++known.count;
-    else if (intact(known, true)) known.noticed = false, --n_noticed_;
+    else if (intact(begin, known, true)) known.noticed = false, --n_noticed_;
     else forget(after);
     if (entries_.contains(begin)) return {};
     after = entries_.lower_bound(begin);
@@ -107,7 +193,7 @@ Status Registry::add(void* data, std::uint64_t nbytes) {
         const auto& [first, old] = item;
         const bool touches = old.noticed && first < begin + nbytes && begin < first + old.nbytes;
         if (!touches) return false;
-        if (!intact(old) || !restore(old).ok()) kept_.push_back(old);
+        if (!intact(first, old) || !restore(old).ok()) kept_.push_back(old);
         group_->remove_alias(first);
         --n_noticed_;
         return true;
@@ -144,19 +230,14 @@ Status Registry::add(void* data, std::uint64_t nbytes) {
 }
 
 Status Registry::restore(const Entry& entry) const {
-  if (entry.pages == nullptr) return {};
-  void* const copy = ::mmap(nullptr, entry.pages_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (copy != MAP_FAILED) {
-    std::memcpy(copy, entry.pages, entry.pages_bytes);
-    if (::mremap(copy, entry.pages_bytes, entry.pages_bytes, MREMAP_MAYMOVE | MREMAP_FIXED, entry.pages) != MAP_FAILED) return {};
-    ::munmap(copy, entry.pages_bytes);
-  }
+  if (entry.pages == nullptr || make_private(entry.pages, entry.pages + entry.pages_bytes)) return {};
   return Status(Code::registration, "cannot give " + std::to_string(entry.pages_bytes) + " registered bytes of rank " +
                                         std::to_string(segment_->rank()) + " a private copy: " + std::strerror(errno),
                 segment_->rank());
 }
 
 Status Registry::remove(void* data) {
+  const std::lock_guard lock(registries_mutex());
   const auto found = entries_.find(static_cast<std::byte*>(data));
   if (found == entries_.end()) {
     if (arena_->offset_of(data, 0) >= 0) return {};
@@ -164,7 +245,7 @@ Status Registry::remove(void* data) {
                                           std::to_string(segment_->rank()) + " is not registered; pass what was registered",
                   segment_->rank());
   }
-  if (found->second.noticed && !intact(found->second)) {
+  if (found->second.noticed && !intact(found->first, found->second)) {
     forget(found);
     return {};
   }
@@ -180,6 +261,7 @@ Status Registry::remove(void* data) {
 }
 
 std::int64_t Registry::offset_of(const void* data, std::uint64_t nbytes) const {
+  const std::lock_guard lock(registries_mutex());
   auto* const begin = static_cast<std::byte*>(const_cast<void*>(data));
   const auto after = entries_.upper_bound(begin);
   if (after == entries_.begin()) return -1;
@@ -190,20 +272,30 @@ std::int64_t Registry::offset_of(const void* data, std::uint64_t nbytes) const {
   return static_cast<std::int64_t>(entry.block->offset() + kPage + at);
 }
 
-bool Registry::intact(const Entry& entry, bool live) const {
+bool Registry::intact(const std::byte* data, const Entry& entry, bool live) const {
   // A block goes as a whole, or, at the top of the heap, from its end.
-  return is_shared_page(entry.pages + entry.pages_bytes - kPage, live);
+  const std::byte* const last = entry.pages + entry.pages_bytes - kPage;
+  if (can_ask_of_one_address()) {
+    const std::uint64_t offset = segment_->header().arena_offset + entry.block->offset() + entry.pages_bytes;  // a page before it
+    return shows(last, file_, offset);
+  }
+  // What else may be shared at these addresses by now is no block.
+  return is_still_a_block(data, entry.nbytes) && is_shared_page(last, live);
 }
 
 bool Registry::still_there(const std::byte* data, const Entry& entry) const {
   if (entry.pages == nullptr) return true;
-  if (entry.noticed) return intact(entry) && is_still_a_block(data, entry.nbytes);
+  if (entry.noticed) return intact(data, entry);
   // Whoever asked for it should have kept it, yet what collects garbage frees in an order of its own.
   const std::uint64_t offset = segment_->header().arena_offset + entry.block->offset() + kPage;
   return is_mapped_at(entry.pages, segment_->fd(), offset, entry.pages_bytes);
 }
 
 Registry::Entries::iterator Registry::forget(Entries::iterator found) {
+  if (Seen& watched = seen(found->first); watched.data == found->first) {
+    watched.times = 0;
+    if (found->second.uses < kPaysFrom) watched.wanted = std::min(watched.wanted * kLonger, kMostTimes);
+  }
   group_->remove_alias(found->first);
   --n_noticed_;
   if (still_mapped(found->second)) kept_.push_back(std::move(found->second));
@@ -211,24 +303,35 @@ Registry::Entries::iterator Registry::forget(Entries::iterator found) {
 }
 
 bool Registry::still_mapped(const Entry& entry) const {
-  const SegmentHeader& header = segment_->header();
-  const std::byte* const base = segment_->arena() - header.arena_offset;
-  return is_mapped(segment_->fd(), header.arena_offset + entry.block->offset(), entry.block->size(), base,
-                   base + header.total_bytes);
+  return is_mapped(segment_->fd(), segment_->header().arena_offset + entry.block->offset(), entry.block->size());
 }
 
 void Registry::forget_the_gone() {
   std::erase_if(kept_, [this](const Entry& entry) { return !still_mapped(entry); });
-  for (auto at = entries_.begin(); at != entries_.end();) at = at->second.noticed && !intact(at->second) ? forget(at) : std::next(at);
+  for (auto at = entries_.begin(); at != entries_.end();) at = at->second.noticed && !intact(at->first, at->second) ? forget(at) : std::next(at);
+}
+
+Registry::Seen& Registry::seen(const void* data) {
+  const auto hash = reinterpret_cast<std::uintptr_t>(data) / 64 * 0x9e3779b97f4a7c15u;
+  return seen_[(hash >> 32) % kSeen];
+}
+
+bool Registry::worth_it(const void* data, std::uint64_t nbytes) {
+  const bool whole = reinterpret_cast<std::uintptr_t>(data) % kPage == 0 && nbytes % kPage == 0;
+  return nbytes >= (whole && can_ask_of_one_address() ? kLeastOfWholePages : kLeastBytes);
 }
 
 bool Registry::seen_before(const void* data, std::uint64_t nbytes) {
-  const auto hash = reinterpret_cast<std::uintptr_t>(data) / 64 * 0x9e3779b97f4a7c15u;
-  Seen& seen = seen_[(hash >> 32) % kSeen];
-  if (seen.data != data || seen.nbytes != nbytes) seen = {data, nbytes, 0};
-  // Asked at the second time, and then rarely: a buffer that may not be registered costs little.
-  const int times = ++seen.times;
-  return times == 2 || times % 4096 == 0;
+  Seen& found = seen(data);
+  if (found.data != data || found.nbytes != nbytes) found = {data, nbytes, 0, times_};
+  // Asked when it has come a few times, and then rarely: a buffer that may not be registered costs little.
+  const int times = ++found.times;
+  return times == found.wanted || times % kMostTimes == 0;
+}
+
+void Registry::await_and_notice(const node::Call& call, int place, int n) {
+  while (!group_->take()) ::sched_yield();
+  notice(call, place, n);
 }
 
 void Registry::notice(const node::Call& call, int place, int n) {
@@ -245,23 +348,27 @@ void Registry::notice(const node::Call& call, int place, int n) {
 }
 
 void Registry::notice(const void* data, std::uint64_t nbytes) {
-  if (!automatic_ || nbytes < kLeastBytes || data == nullptr || arena_->offset_of(data, nbytes) >= 0) return;
+  if (!automatic_ || data == nullptr || arena_->offset_of(data, nbytes) >= 0) return;
   auto* const begin = static_cast<std::byte*>(const_cast<void*>(data));
+  const std::lock_guard lock(registries_mutex());
   auto after = entries_.upper_bound(begin);
   if (after != entries_.begin()) {
     const auto found = std::prev(after);
     const bool inside = begin + nbytes <= found->first + found->second.nbytes;
-    if (inside && (!found->second.noticed || intact(found->second, begin == found->first))) return;
+    if (inside && (!found->second.noticed || intact(found->first, found->second, begin == found->first))) {
+      ++found->second.uses;
+      return;
+    }
     if (begin < found->first + found->second.nbytes) {
-      if (!found->second.noticed || intact(found->second)) return;
+      if (!found->second.noticed || intact(found->first, found->second)) return;
       after = forget(found);
     }
   }
-  if (!can_tell_pages() || !seen_before(data, nbytes)) return;
+  if (!worth_it(data, nbytes) || !can_tell_pages() || !seen_before(data, nbytes)) return;
   forget_the_gone();
   after = entries_.lower_bound(begin);
   if (n_noticed_ >= kMostNoticed || (after != entries_.end() && after->first < begin + nbytes)) return;
-  if (!is_plain_block(data, nbytes) || !add(begin, nbytes).ok()) return;
+  if (pages_may_be_pinned() || !is_plain_block(data, nbytes) || !insert(begin, nbytes).ok()) return;
   Entry& entry = entries_.at(begin);
   entry.noticed = entry.pages != nullptr;
   if (entry.noticed) ++n_noticed_;

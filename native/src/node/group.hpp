@@ -13,8 +13,10 @@
 //  - A collective allocates nothing, takes no lock and, unless it has to sleep, makes no system call but sched_yield and,
 //    for plain buffers, copies.
 //  - Memory in the arena is used in place. Other memory is copied by the kernel where that pays, else staged.
+//  - Whoever runs a collective where others could, or changes the aliases, has taken the group before.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -54,6 +56,10 @@ class Group {
   int size() const { return core_.n; }
   // The place of a rank in the node; -1 if it is elsewhere.
   int place_of(std::int32_t rank) const;
+
+  // The group for one thread alone, until it leaves; false while another one has it.
+  bool take() { return !taken_.exchange(true, std::memory_order_acquire); }
+  void leave() { taken_.store(false, std::memory_order_release); }
 
   // Checks what the caller gives and starts; only while idle. root and peer are places.
   Status begin(const Call& call);
@@ -100,6 +106,7 @@ class Group {
   std::shared_ptr<RankSegment> own_;
   GroupOptions options_;
   std::vector<Alias> aliases_;  // by address
+  std::atomic<bool> taken_{false};
   int n_attached_ = 1;
   bool small_ = false;
   bool running_ = false;
