@@ -351,3 +351,38 @@ TEST(where_pages_are_locked_nothing_is_registered_unasked) {
   }
   ::munmap(page, 4096);
 }
+
+TEST(a_buffer_of_the_heap_is_registered_where_a_smaller_or_larger_one_was) {
+  if (!can_tell_pages()) return;
+  map_blocks_from(kInHeap);
+  Rank rank;
+  std::uintptr_t where = 0;
+  for (const std::size_t nbytes : {kBig / 4, kBig, kBig / 2}) {
+    void* const data = std::malloc(nbytes);
+    CHECK(where == 0 || where == reinterpret_cast<std::uintptr_t>(data));
+    fill(data, nbytes, 1);
+    for (int i = 0; i < 12; ++i) rank.registry->notice(data, nbytes);
+    CHECK_EQ(rank.registry->size(), std::size_t{1});
+    CHECK(is_shared_page(static_cast<std::byte*>(data) + nbytes - 8192, true));
+    CHECK(holds(data, nbytes, 1));
+    where = place_of_freed(data);
+  }
+}
+
+TEST(a_part_of_a_block_then_the_whole) {
+  if (!can_tell_pages()) return;
+  map_blocks_from(kMapped);
+  Rank rank;
+  void* const data = std::malloc(kBig);
+  fill(data, kBig, 1);
+  rank.notice_often(data, kBig / 2);
+  CHECK_EQ(rank.registry->size(), std::size_t{1});
+  rank.notice_often(data, kBig);
+  CHECK_EQ(rank.registry->size(), std::size_t{1});
+  CHECK(is_shared_page(static_cast<std::byte*>(data) + kBig - 8192, true) && holds(data, kBig, 1));
+  rank.notice_often(data, kBig / 2);  // within it
+  CHECK_EQ(rank.registry->size(), std::size_t{1});
+  rank.registry.reset();
+  CHECK(holds(data, kBig, 1));
+  std::free(data);
+}

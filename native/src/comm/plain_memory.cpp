@@ -101,24 +101,29 @@ bool is_glibc_malloc() {
 #endif
 }
 
-// True if all of [first, last) is private, writable and anonymous, and in the heap or not, as asked. Advice, and pages that
-// were given back, may have cut it in several areas.
-bool is_private_area(std::uintptr_t first, std::uintptr_t last, bool heap) {
+// True if all of [first, last) is writable and either private and anonymous, in the heap or not, as asked, or shows `own` file. Advice,
+// and pages that were given back, may have cut it in several areas.
+bool is_ordinary_area(std::uintptr_t first, std::uintptr_t last, bool heap, const FileId& own) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> maps(std::fopen("/proc/self/maps", "re"), &std::fclose);
   char line[512];
   while (maps != nullptr && std::fgets(line, sizeof line, maps.get()) != nullptr) {
     std::uintptr_t begin = 0;
     std::uintptr_t end = 0;
     char permissions[8] = {};
-    std::uint64_t inode = 0;
+    FileId file;
+    unsigned major = 0;
+    unsigned minor = 0;
     int path_at = 0;
-    if (std::sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %7s %*s %*s %" SCNu64 " %n", &begin, &end, permissions, &inode, &path_at) < 4)
+    if (std::sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %7s %*s %x:%x %" SCNu64 " %n", &begin, &end, permissions, &major, &minor,
+                    &file.inode, &path_at) < 6)
       continue;
     if (end <= first) continue;
+    file.device = makedev(major, minor);
     const std::string_view path(line + path_at);
     const bool in_heap = path.substr(0, 6) == "[heap]";
     const bool nameless = path.empty() || path == "\n" || path.substr(0, 6) == "[anon:";
-    if (begin > first || inode != 0 || std::strcmp(permissions, "rw-p") != 0 || in_heap != heap || (!in_heap && !nameless)) return false;
+    const bool is_private = file.inode == 0 && std::strcmp(permissions, "rw-p") == 0 && (heap ? in_heap : nameless);
+    if (begin > first || !(is_private || (file == own && std::strcmp(permissions, "rw-s") == 0))) return false;
     if (end >= last) return true;
     first = end;
   }
@@ -252,12 +257,12 @@ bool is_shared_page(const void* page, bool live) {
   return shared_in(page_map(), page);
 }
 
-bool is_plain_block(const void* data, std::uint64_t nbytes) {
+bool is_plain_block(const void* data, std::uint64_t nbytes, const FileId& own) {
   const auto at = reinterpret_cast<std::uintptr_t>(data);
   if (at % kHeaderBytes != 0 || at < kPage) return false;
   const Header header = header_of(data);
   const std::uintptr_t begin = at - kHeaderBytes;
-  return fits(header, at, nbytes) && is_private_area(begin, header.mmapped ? at + nbytes : begin + header.block, !header.mmapped);
+  return fits(header, at, nbytes) && is_ordinary_area(begin, header.mmapped ? at + nbytes : begin + header.block, !header.mmapped, own);
 }
 
 bool pages_may_be_pinned() {

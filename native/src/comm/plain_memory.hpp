@@ -14,10 +14,6 @@
 
 namespace ccl_lab {
 
-// True for [data, data + nbytes) inside one block of malloc's: mapped on its own, or in the heap of the main arena.
-// Reads /proc/self/maps: some tens of microseconds.
-bool is_plain_block(const void* data, std::uint64_t nbytes);
-
 // The same of a range whose pages were changed: only the header in front of it can still be asked.
 bool is_still_a_block(const void* data, std::uint64_t nbytes);
 
@@ -25,8 +21,12 @@ bool is_still_a_block(const void* data, std::uint64_t nbytes);
 struct FileId {
   std::uint64_t device = 0;
   std::uint64_t inode = 0;
+  bool operator==(const FileId&) const = default;
 };
 FileId id_of(int fd);
+// True for [data, data + nbytes) inside one block of malloc's: mapped on its own, or in the heap of the main arena. Some of its pages may
+// show `own` file already, where an earlier block of the heap was. Reads /proc/self/maps: some tens of microseconds.
+bool is_plain_block(const void* data, std::uint64_t nbytes, const FileId& own);
 // True if the page at `page` shows the bytes of the file from `offset` on, shared; false also where the kernel cannot be asked of one
 // address. One system call (Linux 6.11), the cheapest that is exact.
 bool shows(const void* page, const FileId& file, std::uint64_t offset);

@@ -351,24 +351,23 @@ void Registry::notice(const void* data, std::uint64_t nbytes) {
   if (!automatic_ || data == nullptr || arena_->offset_of(data, nbytes) >= 0) return;
   auto* const begin = static_cast<std::byte*>(const_cast<void*>(data));
   const std::lock_guard lock(registries_mutex());
-  auto after = entries_.upper_bound(begin);
-  if (after != entries_.begin()) {
-    const auto found = std::prev(after);
-    const bool inside = begin + nbytes <= found->first + found->second.nbytes;
-    if (inside && (!found->second.noticed || intact(found->first, found->second, begin == found->first))) {
-      ++found->second.uses;
+  auto at = entries_.upper_bound(begin);
+  if (at != entries_.begin() && begin < std::prev(at)->first + std::prev(at)->second.nbytes) --at;
+  if (at != entries_.end() && at->first <= begin && begin + nbytes <= at->first + at->second.nbytes) {
+    if (!at->second.noticed || intact(at->first, at->second, begin == at->first)) {
+      ++at->second.uses;
       return;
     }
-    if (begin < found->first + found->second.nbytes) {
-      if (!found->second.noticed || intact(found->first, found->second)) return;
-      after = forget(found);
-    }
+    at = forget(at);
   }
   if (!worth_it(data, nbytes) || !can_tell_pages() || !seen_before(data, nbytes)) return;
+  // What was noticed where this one lies now was smaller, or is gone.
+  while (at != entries_.end() && at->first < begin + nbytes) {
+    if (!at->second.noticed) return;
+    at = forget(at);
+  }
   forget_the_gone();
-  after = entries_.lower_bound(begin);
-  if (n_noticed_ >= kMostNoticed || (after != entries_.end() && after->first < begin + nbytes)) return;
-  if (pages_may_be_pinned() || !is_plain_block(data, nbytes) || !insert(begin, nbytes).ok()) return;
+  if (n_noticed_ >= kMostNoticed || pages_may_be_pinned() || !is_plain_block(data, nbytes, file_) || !insert(begin, nbytes).ok()) return;
   Entry& entry = entries_.at(begin);
   entry.noticed = entry.pages != nullptr;
   if (entry.noticed) ++n_noticed_;
