@@ -1,7 +1,7 @@
 """TCP rails at full speed: collectives over unshaped NICs against the same sockets pushed by plain threads, and peers.
 
-Is: a World of 2 nodes with 4 NICs each, everything over TCP, all_reduce and all_to_all of 64 MiB; beside it, in turns, the
-floor program (native/bench/sockets.cpp: the processes, sockets and bytes of the very schedule, threads that only send and
+Is: a World of 2 nodes with 4 NICs each, all_reduce and all_to_all of 64 MiB, everything over TCP, and as a job has it, with shared
+memory inside nodes; beside it, in turns, the floor program (native/bench/sockets.cpp: the processes, sockets and bytes of the very schedule, threads that only send and
 receive), Gloo and Open MPI restricted to TCP, where installed. Is not: a test of shaped NICs. Invariants: ours, floor and peers
 alternate, in both orders, and a ratio is the median over rounds of ratios within a round, since a machine changes by the
 minute; ours counts from the last rank that began to the last that ended, the floor from the first thread to the last.
@@ -34,8 +34,15 @@ SOURCE, PROGRAM = ROOT / "native" / "bench" / "sockets.cpp", ROOT / "build" / "b
 NBYTES, CALL_BYTES = 64 << 20, 4 << 20
 NODES, NICS = 2, 4
 ROUNDS, REPEATS = 3, 5
-# Of a collective: the schedule run, and the ranks of a node.
-CASES = (("all_reduce", "ring", 1), ("all_to_all", "direct", 1), ("all_reduce", "ring", 4), ("all_to_all", "direct", 4))
+# Of a collective: the schedule run, the ranks of a node, and what is between them.
+CASES = (
+    ("all_reduce", "ring", 1, "tcp"),
+    ("all_to_all", "direct", 1, "tcp"),
+    ("all_reduce", "ring", 4, "tcp"),
+    ("all_to_all", "direct", 4, "tcp"),
+    ("all_reduce", "hierarchical", 4, "auto"),
+    ("all_to_all", "direct", 4, "auto"),
+)
 PEERS = ("gloo", "ompi5-tcp")
 
 
@@ -52,10 +59,14 @@ def build() -> str:
     return "" if found.returncode == 0 else found.stderr.strip()[-300:]
 
 
-def flows(schedule: ccl.Schedule, topology: ccl.Topology, connections: int) -> list[tuple[int, int, int, int]]:
-    """(source, destination, sockets, bytes) of what a schedule moves between ranks."""
+def flows(
+    schedule: ccl.Schedule, topology: ccl.Topology, connections: int, transport: str
+) -> list[tuple[int, int, int, int]]:
+    """(source, destination, sockets, bytes) of what a schedule moves over sockets: all of it, or what leaves a node."""
     ops, nbytes = schedule.ops, schedule.layout(nbytes=NBYTES, dtype="float32").op_bytes()
-    moves = np.flatnonzero((ops.kind == Kind.put) & (ops.peer >= 0) & (ops.peer != ops.rank))
+    node = topology.node_of
+    by_socket = ops.peer != ops.rank if transport == "tcp" else node[ops.peer] != node[ops.rank]
+    moves = np.flatnonzero((ops.kind == Kind.put) & (ops.peer >= 0) & by_socket)
     rails: dict[tuple[int, int], set[tuple[int, int]]] = {}
     total: dict[tuple[int, int], int] = {}
     for op in moves:
@@ -91,14 +102,16 @@ def peer_us(party: catalogue.Party, collective: str, ranks: int) -> float:
     return best
 
 
-def case(collective: str, algorithm: str, per_node: int, parties: list[catalogue.Party]) -> dict[str, Any]:
+def case(
+    collective: str, algorithm: str, per_node: int, transport: str, parties: list[catalogue.Party]
+) -> dict[str, Any]:
     """One row of the record."""
     topology = ccl.Topology.cluster(nodes=NODES, gpus_per_node=per_node, nics_per_node=NICS, nic_gbits_per_s=100)
     schedule = ccl.plan(collective, topology, nbytes=NBYTES, algorithm=algorithm)
     connections = int(config.get("connections"))
-    of = flows(schedule, topology, connections)
+    of = flows(schedule, topology, connections, transport)
     times: dict[str, list[float]] = {name: [] for name in ("ccl_lab", "floor", *(each.name for each in parties))}
-    with ccl.World(topology, transport="tcp", timeout="60s") as world:
+    with ccl.World(topology, transport=transport, timeout="60s") as world:
         for node in range(NODES):
             for nic in range(NICS):
                 world.set_nic(node, nic, 0)
@@ -116,7 +129,7 @@ def case(collective: str, algorithm: str, per_node: int, parties: list[catalogue
                 times[name].append(turns[name]())
     ours = np.array(times["ccl_lab"])
     return {
-        "collective": collective, "algorithm": algorithm, "ranks": topology.n_ranks, "bytes": NBYTES,
+        "collective": collective, "algorithm": algorithm, "ranks": topology.n_ranks, "transport": transport, "bytes": NBYTES,
         "connections": connections, "sockets": sum(n for a, b, n, _ in of if a < b), "moved_bytes": sum(n for *_, n in of),
         "times_us": times,
         "of_floor": float(np.median(np.array(times["floor"]) / ours)),
@@ -134,14 +147,16 @@ def run() -> dict[str, Any]:
         if name not in {party.name for party in parties}:
             print(f"tcp_rails: {name} is not installed, left out (ccl-lab bench --install-peers)", flush=True)
     began, rows = time.time(), []
-    for collective, algorithm, per_node in CASES:
-        rows.append(case(collective, algorithm, per_node, parties))
+    for collective, algorithm, per_node, transport in CASES:
+        rows.append(case(collective, algorithm, per_node, transport, parties))
         row = rows[-1]
         peers = "".join(f", {ratio:.2f} x {name}" for name, ratio in row["faster_than"].items())
         ours_ms = statistics.median(row["times_us"]["ccl_lab"]) / 1e3
-        what = f"{collective} {algorithm}, {row['ranks']} ranks"
+        what = f"{collective} {algorithm}, {row['ranks']} ranks, {transport}"
         print(f"tcp_rails: {what}: {ours_ms:.1f} ms, {row['of_floor']:.0%} of the floor{peers}", flush=True)
-    words = "; ".join(f"{row['collective']} of {row['ranks']}: {row['of_floor']:.0%}" for row in rows)
+    words = "; ".join(
+        f"{row['collective']} of {row['ranks']} ({row['transport']}): {row['of_floor']:.0%}" for row in rows
+    )
     return {
         "summary": f"64 MiB over {NODES} nodes x {NICS} NICs, of plain threads on the same sockets: {words}",
         "rounds": ROUNDS,

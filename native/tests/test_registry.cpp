@@ -369,6 +369,26 @@ TEST(a_buffer_of_the_heap_is_registered_where_a_smaller_or_larger_one_was) {
   }
 }
 
+TEST(large_arrays_lie_in_the_arena_as_within_a_huge_page) {
+  if (!can_tell_pages()) return;
+  constexpr std::uintptr_t kHugePage = 2 << 20;
+  for (const std::size_t lead : {std::size_t{0}, std::size_t{4096}, std::size_t{kHugePage - 4096}}) {
+    Rank rank;
+    auto* const data = static_cast<std::byte*>(std::aligned_alloc(kHugePage, 8 << 20));
+    fill(data, 8 << 20, 1);
+    CHECK_OK(rank.registry->add(data + lead, 5 << 20));
+    std::vector<Mapping> parts;
+    CHECK(find_parts(rank.segment->fd(), parts) && parts.size() == 1);
+    CHECK_EQ((reinterpret_cast<std::uintptr_t>(parts[0].begin) - parts[0].offset) % kHugePage, std::uintptr_t{0});
+    CHECK_EQ(parts[0].begin, data + lead);
+    CHECK(holds(data, 8 << 20, 1));
+    CHECK(std::memcmp(rank.arena->base() + rank.registry->offset_of(data + lead, 5 << 20), data + lead, 5 << 20) == 0);
+    CHECK_OK(rank.registry->remove(data + lead));
+    CHECK(holds(data, 8 << 20, 1));
+    std::free(data);
+  }
+}
+
 TEST(a_part_of_a_block_then_the_whole) {
   if (!can_tell_pages()) return;
   map_blocks_from(kMapped);

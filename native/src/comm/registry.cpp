@@ -24,6 +24,9 @@ namespace ccl_lab {
 namespace {
 
 constexpr std::uint64_t kPage = 4096;
+constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;
+// From here on the arena asks for huge pages (arena.cpp).
+constexpr std::uint64_t kHugeFrom = std::uint64_t{4} << 20;
 
 std::byte* page_up(std::byte* at) {
   return reinterpret_cast<std::byte*>((reinterpret_cast<std::uintptr_t>(at) + kPage - 1) / kPage * kPage);
@@ -129,7 +132,7 @@ void Registry::take_from_parent() const {
   if (!find_parts(segment_->fd(), shown))
     for (const auto& [data, entry] : entries_)
       if (entry.pages != nullptr)
-        shown.push_back({entry.pages, entry.pages + entry.pages_bytes, segment_->header().arena_offset + entry.block->offset() + kPage});
+        shown.push_back({entry.pages, entry.pages + entry.pages_bytes, file_offset(entry)});
   for (const Mapping& m : shown)
     if (was_asked_for(m.begin) || !make_private(m.begin, m.end))
       static_cast<void>(::mmap(m.begin, static_cast<std::size_t>(m.end - m.begin), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED,
@@ -214,17 +217,20 @@ Status Registry::insert(std::byte* begin, std::uint64_t nbytes) {
     return {};
   }
   entry.pages_bytes = static_cast<std::uint64_t>(end - entry.pages);
-  // A page before and after: the range's own bytes around its pages then have offsets inside the block too.
-  Result<std::shared_ptr<Block>> block = arena_->allocate(entry.pages_bytes + 2 * kPage);
+  // A page before and after: the range's own bytes around its pages then have offsets inside the block too. Huge pages of the arena
+  // can be huge pages here too if both begin at the same place within one.
+  const std::uint64_t room = entry.pages_bytes >= kHugeFrom ? kHugePage : kPage;
+  Result<std::shared_ptr<Block>> block = arena_->allocate(entry.pages_bytes + kPage + room);
   if (!block.ok()) return block.status();
   entry.block = std::move(block).value();
-  std::memcpy(entry.block->data() + kPage, entry.pages, entry.pages_bytes);
-  const std::uint64_t offset = entry.block->offset() + kPage;
+  entry.offset = entry.block->offset() + kPage;
+  entry.offset += (reinterpret_cast<std::uintptr_t>(entry.pages) - file_offset(entry)) % room;
+  std::memcpy(arena_->base() + entry.offset, entry.pages, entry.pages_bytes);
   if (::mmap(entry.pages, entry.pages_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_POPULATE, segment_->fd(),
-             static_cast<off_t>(segment_->header().arena_offset + offset)) == MAP_FAILED)
+             static_cast<off_t>(file_offset(entry))) == MAP_FAILED)
     return Status(Code::registration, "cannot register " + what + " of rank " + std::to_string(rank) + ": " + std::strerror(errno) +
                                           "; is it memory that this process may write?", rank);
-  group_->add_alias({begin, begin + nbytes, entry.pages, entry.pages + entry.pages_bytes, offset});
+  group_->add_alias({begin, begin + nbytes, entry.pages, entry.pages + entry.pages_bytes, entry.offset});
   entries_.emplace(begin, std::move(entry));
   return {};
 }
@@ -269,16 +275,13 @@ std::int64_t Registry::offset_of(const void* data, std::uint64_t nbytes) const {
   if (entry.noticed || entry.pages == nullptr || begin < entry.pages) return -1;
   const auto at = static_cast<std::uint64_t>(begin - entry.pages);
   if (at > entry.pages_bytes || nbytes > entry.pages_bytes - at) return -1;
-  return static_cast<std::int64_t>(entry.block->offset() + kPage + at);
+  return static_cast<std::int64_t>(entry.offset + at);
 }
 
 bool Registry::intact(const std::byte* data, const Entry& entry, bool live) const {
   // A block goes as a whole, or, at the top of the heap, from its end.
   const std::byte* const last = entry.pages + entry.pages_bytes - kPage;
-  if (can_ask_of_one_address()) {
-    const std::uint64_t offset = segment_->header().arena_offset + entry.block->offset() + entry.pages_bytes;  // a page before it
-    return shows(last, file_, offset);
-  }
+  if (can_ask_of_one_address()) return shows(last, file_, file_offset(entry) + entry.pages_bytes - kPage);
   // What else may be shared at these addresses by now is no block.
   return is_still_a_block(data, entry.nbytes) && is_shared_page(last, live);
 }
@@ -287,7 +290,7 @@ bool Registry::still_there(const std::byte* data, const Entry& entry) const {
   if (entry.pages == nullptr) return true;
   if (entry.noticed) return intact(data, entry);
   // Whoever asked for it should have kept it, yet what collects garbage frees in an order of its own.
-  const std::uint64_t offset = segment_->header().arena_offset + entry.block->offset() + kPage;
+  const std::uint64_t offset = file_offset(entry);
   return is_mapped_at(entry.pages, segment_->fd(), offset, entry.pages_bytes);
 }
 

@@ -78,6 +78,7 @@ class Registry {
     std::uint64_t nbytes = 0;
     std::byte* pages = nullptr;
     std::uint64_t pages_bytes = 0;
+    std::uint64_t offset = 0;  // of the pages, in the arena: a page behind the begin of the block, or more
     std::shared_ptr<Block> block;
     int count = 1;
     bool noticed = false;  // without being asked
@@ -114,6 +115,7 @@ class Registry {
   bool intact(const std::byte* data, const Entry& entry, bool live = false) const;
   // Of a range that nobody has removed, at the end: true if its pages are still those of the arena.
   bool still_there(const std::byte* data, const Entry& entry) const;
+  std::uint64_t file_offset(const Entry& entry) const { return segment_->header().arena_offset + entry.offset; }
   // Drops a noticed range from the table; its block is kept for as long as any of its pages is mapped anywhere.
   Entries::iterator forget(Entries::iterator found);
   bool still_mapped(const Entry& entry) const;
