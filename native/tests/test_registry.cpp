@@ -55,6 +55,18 @@ bool holds(const void* data, std::size_t nbytes, int seed) {
 
 constexpr std::size_t kBig = 3 << 20;
 
+// Whether the kernel can be asked of one address, or only of the kind of a page.
+#define TEST_ON_BOTH_KERNELS(name)                      \
+  static void body_of_##name();                         \
+  TEST(name) {                                          \
+    for (const bool older : {false, true}) {            \
+      ask_as_an_older_kernel(older);                    \
+      body_of_##name();                                 \
+    }                                                   \
+    ask_as_an_older_kernel(false);                      \
+  }                                                     \
+  static void body_of_##name()
+
 // From so many bytes on a block of malloc is a mapping of its own; smaller ones lie in the heap.
 void map_blocks_from(int nbytes) {
   ::mallopt(M_MMAP_THRESHOLD, nbytes);
@@ -108,7 +120,7 @@ TEST(the_end_gives_back_what_is_there_and_leaves_alone_what_is_gone) {
   for (void* data : {held, others}) ::munmap(data, kBig);
 }
 
-TEST(a_buffer_that_comes_again_is_registered) {
+TEST_ON_BOTH_KERNELS(a_buffer_that_comes_again_is_registered) {
   Rank rank;
   if (!can_tell_pages()) return;  // under a sanitizer malloc is another
   void* const data = std::malloc(kBig);
@@ -127,7 +139,7 @@ TEST(a_buffer_that_comes_again_is_registered) {
   std::free(data);
 }
 
-TEST(memory_that_was_freed_is_forgotten_and_given_back) {
+TEST_ON_BOTH_KERNELS(memory_that_was_freed_is_forgotten_and_given_back) {
   Rank rank;
   if (!can_tell_pages()) return;
   for (int i = 0; i < 20; ++i) {
@@ -140,7 +152,7 @@ TEST(memory_that_was_freed_is_forgotten_and_given_back) {
   CHECK(rank.arena->used() < 4 * kBig);
 }
 
-TEST(a_reallocation_keeps_its_bytes) {
+TEST_ON_BOTH_KERNELS(a_reallocation_keeps_its_bytes) {
   Rank rank;
   if (!can_tell_pages()) return;
   void* data = std::malloc(kBig);
@@ -221,7 +233,7 @@ bool child_finds(const Meanwhile& meanwhile, const Child& child) {
 
 }  // namespace
 
-TEST(a_fork_finds_noticed_memory_as_any_other) {
+TEST_ON_BOTH_KERNELS(a_fork_finds_noticed_memory_as_any_other) {
   if (!can_tell_pages()) return;
   for (const auto& [in_use, from] : {std::pair{false, kMapped}, {true, kMapped}, {false, kInHeap}, {true, kInHeap}}) {
     map_blocks_from(from);
@@ -259,7 +271,7 @@ TEST(a_fork_finds_noticed_memory_as_any_other) {
   }
 }
 
-TEST(heap_that_was_noticed_and_freed_is_not_shared_with_a_child) {
+TEST_ON_BOTH_KERNELS(heap_that_was_noticed_and_freed_is_not_shared_with_a_child) {
   if (!can_tell_pages()) return;
   const std::size_t size = 1 << 20;
   map_blocks_from(kInHeap);
@@ -284,7 +296,7 @@ TEST(heap_that_was_noticed_and_freed_is_not_shared_with_a_child) {
   for (void* each : {below, again, above}) std::free(each);
 }
 
-TEST(what_lies_where_a_noticed_block_was_is_not_taken_for_it) {
+TEST_ON_BOTH_KERNELS(what_lies_where_a_noticed_block_was_is_not_taken_for_it) {
   if (!can_tell_pages()) return;
   map_blocks_from(kMapped);
   for (const int kind : {MAP_PRIVATE, MAP_SHARED}) {
@@ -352,7 +364,7 @@ TEST(where_pages_are_locked_nothing_is_registered_unasked) {
   ::munmap(page, 4096);
 }
 
-TEST(a_buffer_of_the_heap_is_registered_where_a_smaller_or_larger_one_was) {
+TEST_ON_BOTH_KERNELS(a_buffer_of_the_heap_is_registered_where_a_smaller_or_larger_one_was) {
   if (!can_tell_pages()) return;
   map_blocks_from(kInHeap);
   Rank rank;

@@ -75,9 +75,10 @@ def test_a_caller_that_flushes_to_zero():
         run_case("flush_to_zero(comm)")
 
 
+@pytest.mark.parametrize("register", ["auto", "explicit"])
 @pytest.mark.parametrize("n", [2, 4])
-def test_large_plain_memory(n):
-    run_case("plain_memory(comm)", n=n)
+def test_large_plain_memory(n, register):
+    run_case("plain_memory(comm)", n=n, CCL_LAB_REGISTER=register)
 
 
 @pytest.mark.parametrize("refusing", ["True", "rank == 1"])
@@ -95,7 +96,7 @@ def test_a_system_that_refuses_copies_across_processes(refusing):
             node_cases.plain_memory(comm)
         print("fine")
     """
-    for status, output in launch(body, n=3):
+    for status, output in launch(body, n=3, CCL_LAB_REGISTER="explicit"):
         assert status == 0 and "fine" in output, output
 
 

@@ -50,6 +50,7 @@ struct AreaQuery {
   std::uint64_t build_id = 0;
 };
 constexpr std::uint64_t kSharedArea = 8;
+bool older_kernel = false;
 
 // Files of /proc that stay open; they go on telling of the process that opened them.
 class Told {
@@ -232,8 +233,10 @@ bool can_ask_of_one_address() {
     AreaQuery query;
     return ask(&query, query);
   }();
-  return can;
+  return can && !older_kernel;
 }
+
+void ask_as_an_older_kernel(bool older) { older_kernel = older; }
 
 bool can_tell_pages() {
   static const bool told = [] {

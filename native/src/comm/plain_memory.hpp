@@ -31,6 +31,8 @@ bool is_plain_block(const void* data, std::uint64_t nbytes, const FileId& own);
 // address. One system call (Linux 6.11), the cheapest that is exact.
 bool shows(const void* page, const FileId& file, std::uint64_t offset);
 bool can_ask_of_one_address();
+// For tests: as if this kernel were older.
+void ask_as_an_older_kernel(bool older);
 // True if the page at `page` is a page of a shared mapping. One system call. What is not `live` may be gone: it is not
 // touched, and a page that the system has put aside counts as gone.
 bool is_shared_page(const void* page, bool live);
