@@ -19,6 +19,7 @@ from ..ir import Builder, RingLoops, Schedule
 from ..topo import Topology
 from .cost import CHUNK_SECONDS, OP_SECONDS, Cost, machine
 from .degraded import CHANNELS, I64, Lanes, finish, lanes, no_load, node_order
+from .kept import kept_by_topology
 from .lane_meeting import Meeting, number_of_rounds
 from .lane_teams import Frame, Ring, Role
 from .problem import Problem
@@ -66,7 +67,7 @@ class Allocation(NamedTuple):
     local: int
 
 
-@lru_cache(maxsize=512)
+@kept_by_topology(512)
 def allocate(topology: Topology, shares: Shares) -> Allocation:
     """Lanes for `shares`: those of all nodes by what every node moves on them, then those of members on NICs that are left."""
     order = node_order(topology)
@@ -315,17 +316,21 @@ def node_phase(problem: Problem, shares: Shares) -> Callable[[I64], Schedule] | 
     found, topology = _rings_alike(problem, shares), problem.topology
     if found is None or problem.grid is None or topology.gpus_per_node == 1:
         return None
-    depth, lanes, channels = depth_of(problem, shares), len(found.ring.channel), _channels(topology, found, shares)
-    one, lo = topology.subset(problem.grid[0].tolist()), depth.passes * np.arange(lanes)
+    inside = (topology.gpus_per_node, tuple(found.ring.channel.tolist()), found.local, _channels(topology, found, shares),
+              depth_of(problem, shares), problem.in_place, problem.nbytes, problem.dtype, problem.redop)
+    return lambda owners: _one_node(tuple(owners.tolist()), *inside)
 
-    def of(owners: I64) -> Schedule:
-        b = Builder("all_reduce", topology.gpus_per_node, algorithm="balance", in_place=problem.in_place, channels=channels,
-                    parts=lanes * depth.passes, scratch_blocks=topology.gpus_per_node)
-        frame = Frame(b, one, found.local, ids=iter(range(channels)))
-        _inside(frame, Ring(frame, Role(found.ring.channel, owners[:, None]), lo, lo + depth.passes, depth.passes, 1), [], depth)
-        return b.build(nbytes=problem.nbytes, dtype=problem.dtype, redop=problem.redop)
 
-    return of
+@lru_cache(maxsize=64)
+def _one_node(owners: tuple[int, ...], group: int, channel: tuple[int, ...], local: int, channels: int, depth: Depth, in_place: bool,
+              nbytes: int, dtype: str, redop: str) -> Schedule:
+    """What is done inside a node before the lanes `channel` begin at the ranks `owners`."""
+    b = Builder("all_reduce", group, algorithm="balance", in_place=in_place, channels=channels, parts=len(channel) * depth.passes,
+                scratch_blocks=group)
+    frame = Frame(b, Topology.cluster(nodes=1, gpus_per_node=group, nics_per_node=0), local, ids=iter(range(channels)))
+    lo = depth.passes * np.arange(len(channel))
+    _inside(frame, Ring(frame, Role(np.array(channel), np.array(owners)[:, None]), lo, lo + depth.passes, depth.passes, 1), [], depth)
+    return b.build(nbytes=nbytes, dtype=dtype, redop=redop)
 
 
 def _rings_alike(problem: Problem, shares: Shares) -> Allocation | None:

@@ -10,7 +10,6 @@ itself takes the subset that carries most.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -42,6 +41,7 @@ from .degraded import (
     remaining,
     ring_lanes,
 )
+from .kept import kept_by_topology
 from .orders import Rings, chains, flatten, rings
 from .problem import Problem
 
@@ -54,7 +54,7 @@ def _named(b: Builder) -> Builder:
 # -- rings and chains
 
 
-@lru_cache(maxsize=64)
+@kept_by_topology(64)
 def rank_rings(topology: Topology) -> Rings:
     """A ring over all ranks for each lane: into a node at the rank that crosses, out at another one, whose NIC has least to do."""
     lanes = ring_lanes(topology)
@@ -154,7 +154,7 @@ class Pieces(NamedTuple):
     count: I64
 
 
-@lru_cache(maxsize=64)
+@kept_by_topology(64)
 def shares(topology: Topology) -> I64:
     """Units of what a rank exchanges with one other that go over each channel, i64[n_ranks, CHANNELS], equal sums.
 

@@ -49,12 +49,13 @@ class NodePhase(NamedTuple):
 
 def _classes(columns: list[I64]) -> tuple[I64, I64]:
     """(class of each node, a node of each class): nodes of one class have the same values in all columns [nodes, group]."""
-    table = np.concatenate(columns, axis=1)
-    other = np.flatnonzero((table != table[0]).any(axis=1))
-    class_of = np.zeros(len(table), np.int64)
-    if not len(other):
+    class_of = np.zeros(len(columns[0]), np.int64)
+    columns = [column for column in columns if (column != column[0]).any()]
+    if not columns:
         return class_of, np.zeros(1, np.int64)
-    _, first, inverse = np.unique(table[other], axis=0, return_index=True, return_inverse=True)
+    other = np.flatnonzero(np.any([(column != column[0]).any(axis=1) for column in columns], axis=0))
+    table = np.concatenate([column[other] for column in columns], axis=1)
+    _, first, inverse = np.unique(table, axis=0, return_index=True, return_inverse=True)
     class_of[other] = 1 + inverse.ravel()
     return class_of, np.concatenate([[0], other[first]])
 
@@ -80,7 +81,7 @@ def node_phase(outline: Outline, topology: Topology, places: Places, nbytes: int
     assert outline.node_phase is not None
     grid, group = places.grid, places.grid.shape[1]
     class_of, example = _classes([places.owners, *(column[grid] for column in (
-        topology.fabric_bytes_per_s, topology.fabric_latency_ps, topology.local_bytes_per_s, late_ps))])
+        topology.fabric_bytes_per_s, topology.fabric_latency_ps, topology.local_bytes_per_s, late_ps) if (column != column[0]).any())])
     found: dict[str, list[Any]] = {name: [] for name in NodePhase._fields[1:]}
     for node in example:
         ranks, owners = grid[node], places.owners[node]
@@ -174,7 +175,8 @@ def _rings(loops: RingLoops, topology: Topology, places: Places, sizes: I64, nom
         counts = {name: counts[name] + done[name] for name in counts}
         for chain, ring in enumerate(members):
             local = places.owners[:, owner_of[ring]]
-            finish[everywhere, local] = np.maximum(finish[everywhere, local], finish_ps[:, chain, 0])
+            one = (everywhere, local) if (local != local[0]).any() else (slice(None), local[0])
+            finish[one] = np.maximum(finish[one], finish_ps[:, chain, 0])
             mine = loops.slice_of[ring][: int(np.count_nonzero(loops.slice_of[ring] >= 0))]
             for end, each in zip(ends, found, strict=True):
                 end[:, owner_of[ring], _as_slice(mine)] = each[:, chain, : len(mine)]

@@ -54,36 +54,43 @@ class Rows:
     """
 
     def __init__(self, loops: RingLoops, topology: Topology, rings: npt.NDArray[Any], stations: int, late_ps: I64) -> None:
-        orders = loops.orders[rings]
+        orders = loops.orders if np.array_equal(rings, np.arange(len(loops.orders))) else loops.orders[rings]
         chains, length = orders.shape
-        units = length // stations
+        units, n = length // stations, topology.n_ranks
         self.shape = (units, chains, stations)
         self.backward = _backward(orders, topology, stations)
 
-        def by_unit(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        def by_unit(column: npt.NDArray[Any]) -> npt.NDArray[Any]:  # a view, unless rings run backwards
             shaped = column.reshape(chains, units, stations)
-            shaped[self.backward] = shaped[self.backward, ::-1]
-            return np.ascontiguousarray(shaped.transpose(1, 0, 2))
+            if self.backward.any():
+                shaped = shaped.copy()
+                shaped[self.backward] = shaped[self.backward, ::-1]
+            return shaped.transpose(1, 0, 2)
 
-        self.rank, self.next = by_unit(orders.copy()), by_unit(np.roll(orders, -1, axis=1))
-        path = topology.path(self.rank, self.next, loops.channel[rings][None, :, None])
+        ahead = np.roll(orders, -1, axis=1)
+        a, b = _path(orders, ahead, stations, topology, loops.channel[rings])
         links = topology.links
-        self.memory = 2 * topology.n_ranks + self.rank
-        self.a, self.b = path[..., 0].astype(np.int64), path[..., 1].astype(np.int64)
-        self.memory_rate = topology.local_bytes_per_s.take(self.rank)
-        self.a_rate, self.b_rate = links.bytes_per_s.take(self.a), links.bytes_per_s.take(self.b)
-        self.latency = links.latency_ps.take(self.a) + links.latency_ps.take(self.b)
+        latency = _taken(links.latency_ps, a) + _taken(links.latency_ps, b)
         if topology.network is not None:
-            self.latency += topology.tier_latency_ps(self.rank, self.next, loops.channel[rings][None, :, None])
-        self.late, self.ready = late_ps.take(self.rank), late_ps.take(self.next)
-        self.ticks = (self.a >= 3 * topology.n_ranks).astype(np.uint8)  # links between switches are on no path
-        for name in ("memory_rate", "a_rate", "b_rate", "latency", "ticks", "late", "ready"):
-            setattr(self, name, _once(getattr(self, name)))
-        # Rows of a group of ops are written ring by ring (flat), or slice by slice and rank by rank (between nodes).
-        position = by_unit(np.tile(np.arange(length), (chains, 1)))
-        group = int(topology.ranks_per_node[0])
-        ring = rings[None, :, None]
-        self.row = np.ascontiguousarray(position * group + ring % group if loops.in_node else ring * length + position, np.int64)
+            latency = latency + topology.tier_latency_ps(orders, ahead, loops.channel[rings][:, None])
+        self.rank, self.a, self.b = by_unit(orders), by_unit(a), by_unit(b)
+        self.memory_rate, self.late, self.ready = (by_unit(_taken(column, ranks)) for column, ranks in (
+            (topology.local_bytes_per_s, orders), (late_ps, orders), (late_ps, ahead)))  # fmt: skip
+        self.a_rate, self.b_rate = (by_unit(_taken(links.bytes_per_s, ids)) for ids in (a, b))
+        self.latency = by_unit(latency)
+        self.ticks = by_unit((a >= 3 * n).astype(np.uint8))  # links between switches are on no path
+        names = topology.link_in_node
+        self.names = tuple(by_unit(names.take(ids)) for ids in (2 * n + orders, a, b)) if (chains, stations) != (1, 1) else ()
+        self.position = by_unit(np.broadcast_to(np.arange(length), (chains, length)))
+        self.ring = rings
+
+    def places(self, units: int, loops: RingLoops, group: int) -> I64:
+        """Place of each station of the first `units` in the order of a group of ops; group: ranks of a node.
+
+        They are written ring by ring (flat), or slice by slice and rank by rank (between nodes).
+        """
+        position, ring = self.position[:units], self.ring[None, :, None]
+        return position * group + ring % group if loops.in_node else ring * loops.orders.shape[1] + position
 
     def take(self, chains: npt.NDArray[Any]) -> Rows:
         """The rows of some chains."""
@@ -92,26 +99,55 @@ class Rows:
         if len(steps) == 1 and steps[0] > 0:  # every so many: no copy is needed
             chains = slice(int(chains[0]), int(chains[-1]) + 1, int(steps[0]))  # type: ignore[assignment]
         for name, column in vars(self).items():
-            setattr(part, name, column if name == "shape" else column[chains] if name == "backward" else column[:, chains])
+            setattr(part, name, column if name == "shape" else column[chains] if name in ("backward", "ring") else
+                    tuple(each[:, chains] for each in column) if name == "names" else column[:, chains])  # fmt: skip
         part.shape = part.rank.shape
         return part
 
-    def local_links(self, topology: Topology) -> tuple[npt.NDArray[np.int32], ...]:
+    def local_links(self) -> tuple[npt.NDArray[np.int32], ...]:
         """Links by number within the unit: memory, a, b. A NIC's receiving side belongs to the unit before, which alone sends there."""
         if self.shape[1:] == (1, 1):  # whatever they are, they are three
-            return tuple(np.full(self.shape, i, np.int32) for i in range(3))
-        names = topology.link_in_node
-        found = [names.take(ids) for ids in (self.memory, self.a, self.b)]
-        used = np.zeros(int(names.max()) + 1, bool)
-        for ids in found:
+            return tuple(np.broadcast_to(np.int32(i), self.shape) for i in range(3))
+        found = [alike(ids) for ids in self.names]
+        some = [ids[:1] if ids.strides[0] == 0 else ids for ids in found]
+        used = np.zeros(max(int(ids.max()) for ids in some) + 1, bool)
+        for ids in some:
             used[ids.ravel()] = True
         dense = (np.cumsum(used) - 1).astype(np.int32)
-        return tuple(dense.take(ids) for ids in found)
+        return tuple(np.broadcast_to(dense.take(ids), self.shape) for ids in some)
 
 
-def _once(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The same column; where all its rows are equal one number stands for them, which takes no memory to go over."""
-    return np.broadcast_to(column.flat[0], column.shape) if (column == column.flat[0]).all() else column
+def _path(orders: I64, ahead: I64, stations: int, topology: Topology, channel: I64) -> tuple[I64, I64]:
+    """Links from every rank of the rings to the next one, i64[rings, length] each: of the fabric inside units, of NICs between them."""
+    chains, length = orders.shape
+    n, m, nodes = topology.n_ranks, topology.nics_per_node, topology.n_nodes
+    if nodes == 1 or length == stations:
+        path = topology.path(orders, ahead, channel[:, None])
+        return path[..., 0].astype(np.int64), path[..., 1].astype(np.int64)
+
+    def nics(ranks: I64) -> I64:
+        return topology.node_of.take(ranks) * np.int64(m) + topology.nic_of(ranks, channel[:, None])
+
+    last = slice(stations - 1, None, stations)
+    leaves = nics(orders[:, last])
+    enters = np.roll(leaves, -1, axis=1) if stations == 1 else nics(ahead[:, last])
+    if stations == 1:
+        return 3 * n + leaves, 3 * n + nodes * m + enters
+    a, b = orders.copy(), n + ahead
+    a[:, last], b[:, last] = 3 * n + leaves, 3 * n + nodes * m + enters
+    return a, b
+
+
+def _taken(column: npt.NDArray[Any], ids: I64) -> npt.NDArray[Any]:
+    """column[ids]; where all of them are equal one number stands for them, which takes no memory to go over."""
+    least, most = int(ids.min()), int(ids.max())
+    some = column[least : most + 1]
+    return np.broadcast_to(column[least], ids.shape) if (some == some[0]).all() else column.take(ids)
+
+
+def alike(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The same column; where all units have the same, one row stands for them."""
+    return np.broadcast_to(column[:1], column.shape) if column.strides[0] and (column == column[:1]).all() else column
 
 
 def by_class(values: npt.NDArray[Any], class_of: I64) -> npt.NDArray[Any]:
@@ -146,8 +182,8 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
     units, chains, stations = rows.shape
     slices = loops.slice_of.shape[1]
     free = np.zeros(rows.shape, np.int64) if memory_free_ps is None else memory_free_ps
-    named = rows.local_links(topology)
-    links = [*named, rows.memory_rate, rows.a_rate, rows.b_rate, rows.latency, rows.ticks, rows.late, rows.ready]
+    of_rates = (rows.memory_rate, rows.a_rate, rows.b_rate, rows.latency, rows.ticks, rows.late, rows.ready)
+    links = [*rows.local_links(), *(alike(column) for column in of_rates)]
     columns = [*links, free, *(begin or ())]
     where = [np.where(np.isin(link, changes.link), link, -1) for link in (rows.a, rows.b)] if changes else []
     turn = turned_onto_itself([*columns, *where]) if merge and sizes.shape[-1] == 1 else units
@@ -186,7 +222,8 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
         "alpha_ps": alpha_ps, "nominal_bytes": nominal_bytes, "n_sizes": sizes.shape[-1],
         "copies": loops.copies, "passes_on": loops.in_node, "jumps": jumps,
         "slices": np.count_nonzero(loops.slice_of[rings] >= 0, axis=1).astype(np.int64), "bytes": np.ascontiguousarray(sizes).ravel(),
-        "group": np.maximum(loops.slice_of[rings], 0).astype(np.int64).ravel(), "row": np.ascontiguousarray(rows.row[:several]).ravel(),
+        "group": np.maximum(loops.slice_of[rings], 0).astype(np.int64).ravel(),
+        "row": np.ascontiguousarray(rows.places(several, loops, int(topology.ranks_per_node[0])), np.int64).ravel(),
         "begin_ps": none, "begin_batch": none, **dict(zip(names, kept, strict=False)),
         "finish_ps": finish, "end_ps": ends[0], "end_batch": ends[1], "all_links": len(topology.links), **changes.columns(),
         **{name: np.ascontiguousarray(link[: several if changes else 0], np.int32).ravel()
@@ -222,7 +259,9 @@ def _each_by_itself(of: Callable[..., tuple[I64, I64, I64, dict[str, int]]], col
     columns: one number a unit: bytes of the message that begins there, when its memory is free, ps and batch at which it may begin (or not
     these two). of: what `evaluate` returns if all units have such numbers.
     """
-    rows, which = np.unique(np.stack([column.ravel() for column in columns], axis=1), axis=0, return_inverse=True)
+    table = np.stack([column.ravel() for column in columns], axis=1)
+    first, which = kinds_of(table)
+    rows = table[first]
     found = [of(*map(int, row)) for row in rows]
     end_ps, end_batch = (np.array([each[i].flat[0] for each in found]) for i in (1, 2))
     free_ps, begin_ps = rows[:, 1], rows[:, 2] if rows.shape[1] > 2 else rows[:, 1] * 0
@@ -231,8 +270,18 @@ def _each_by_itself(of: Callable[..., tuple[I64, I64, I64, dict[str, int]]], col
         return None
     finish, end, batch, _ = found[0]
     counts = {name: sum(done[name] for *_, done in found) for name in found[0][3]}
-    last = end_ps[which.ravel()[(np.arange(len(which)) - steps) % len(which)]]  # what is at a position after the last step
+    last = end_ps[which[(np.arange(len(which)) - steps) % len(which)]]  # what is at a position after the last step
     return last.reshape(finish.shape), last.reshape(end.shape), batch, counts
+
+
+def kinds_of(table: I64) -> tuple[I64, I64]:
+    """(a row of each kind, kind of each row): rows of one kind are equal. Fast where columns have few values."""
+    kind = np.zeros(len(table), np.int64)
+    for column in table.T:
+        if (column != column[0]).any():
+            values, at = np.unique(column, return_inverse=True)
+            _, kind = np.unique(kind * len(values) + at, return_inverse=True)
+    return np.unique(kind, return_index=True)[1], kind
 
 
 def _check(status: int) -> None:
