@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,8 +39,8 @@ from .changes import NONE, Changes
 
 I64 = npt.NDArray[np.int64]
 
-# Messages that are timed each by itself take some 50 ns.
-_MOST_EACH = 2_000_000_000
+# Messages that are timed each by itself take some 50 ns; those of all units at once 1 ns.
+_MOST_EACH, _MOST_SWEPT = 2_000_000_000, 20_000_000_000
 
 # Of equal units, where fewer would do: what they send goes round among so many at a time.
 _MOST_COPIES = 1024
@@ -187,57 +188,93 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
     columns = [*links, free, *(begin or ())]
     where = [np.where(np.isin(link, changes.link), link, -1) for link in (rows.a, rows.b)] if changes else []
     turn = turned_onto_itself([*columns, *where]) if merge and sizes.shape[-1] == 1 else units
+
+    def told(several: int) -> dict[str, Any]:
+        return _told(rows, loops, rings, topology, columns, several, changes) | {
+            "alpha_ps": alpha_ps, "nominal_bytes": nominal_bytes, "n_sizes": sizes.shape[-1], "jumps": jumps,
+            "bytes": np.ascontiguousarray(sizes).ravel(), "swept": False, "merged": merged}  # fmt: skip
+
+    def again(sizes: I64, free: I64, begin: tuple[I64, I64] | None) -> tuple[I64, I64, I64, dict[str, int]]:
+        return evaluate(rows, loops, rings, topology, sizes, nominal_bytes, alpha_ps, memory_free_ps=free, begin=begin, jumps=jumps,
+                        changes=changes)  # fmt: skip
+
     if sizes.shape[-1] > 1:
         one = chains == stations == loops.depth == slices == 1 and not loops.copies
-        if one and merge and not merged and turned_onto_itself([*links, *where]) == 1:
-
-            def of(nbytes: int, *at: int) -> tuple[I64, I64, I64, dict[str, int]]:
-                free_ps, *begins = (np.broadcast_to(np.int64(each), rows.shape) for each in at)
-                return evaluate(rows, loops, rings, topology, np.full((1, 1, 1, 1), nbytes), nominal_bytes, alpha_ps,
-                                memory_free_ps=free_ps, begin=tuple(begins) or None, jumps=jumps, changes=changes)  # type: ignore[arg-type]
-
+        found, simple = None, merge and not merged
+        if one and simple and turned_onto_itself([*links, *where]) == 1:
+            of = partial(_alone, again, rows.shape)
             found = _each_by_itself(of, [sizes, free, *(begin or ())], loops.steps, int(rows.latency.flat[0]))
-            if found is not None:
-                return found
-        if units * chains * stations * slices * loops.depth * loops.steps > _MOST_EACH:
+        messages = units * chains * stations * slices * loops.depth * loops.steps
+        if found is None and simple and stations == 1 and not changes and messages <= _MOST_SWEPT:
+            found = _swept(lambda: again(sizes.max(axis=-1, keepdims=True), free, begin), told(units), (units, chains, slices))
+        if found is not None:
+            return found
+        if messages > _MOST_EACH:
             raise Inapplicable("chunks differ by an element, so that no two messages are alike, and there are too many to time each "
                                f"(none differ where the number of elements is a multiple of {loops.parts:,})")
     if rows.backward.any() and (turn > 2 or sizes.shape[-1] > 1):
         raise Inapplicable("rings in both directions are timed without it where all nodes, or every other one, are alike, and all messages "
                            "too: no NIC that they use may be slower, no rank late")
     several = _several(units, turn, loops) if jumps and not rows.backward.any() else turn
-    kept = [np.ascontiguousarray(column[:several]).ravel() for column in columns]
-    key = None
+    inputs, key = told(several), None
     if known is not None and turn < units and all((link < 0).all() for link in where):  # others are hardly ever met twice
-        key = (turn, hashlib.sha256(b"".join(column.tobytes() for column in (*kept, sizes))).digest())
+        own = [inputs[name] for name in (*_BY_ROW, "begin_ps", "begin_batch")]
+        key = (turn, hashlib.sha256(b"".join(column.tobytes() for column in (*own, sizes))).digest())
     if known is not None and key in known:
         return (*known[key], {"units": 0, "rounds": 0, "jumped": 0, "merged": 0})
-    finish = np.zeros(several * chains * stations, np.int64)
-    ends = np.zeros((2, several * chains * slices), np.int64)
-    none = np.zeros(0, np.int64)
-    names = ("memory", "link_a", "link_b", "memory_bytes_per_s", "a_bytes_per_s", "b_bytes_per_s", "latency_ps", "ticks", "late_ps",
-             "ready_ps", "memory_free_ps", "begin_ps", "begin_batch")  # fmt: skip
-    input_columns = {
-        "units": several, "chains": chains, "stations": stations, "depth": loops.depth, "steps": loops.steps, "reducing": loops.reducing,
-        "alpha_ps": alpha_ps, "nominal_bytes": nominal_bytes, "n_sizes": sizes.shape[-1],
-        "copies": loops.copies, "passes_on": loops.in_node, "jumps": jumps,
-        "slices": np.count_nonzero(loops.slice_of[rings] >= 0, axis=1).astype(np.int64), "bytes": np.ascontiguousarray(sizes).ravel(),
-        "group": np.maximum(loops.slice_of[rings], 0).astype(np.int64).ravel(),
-        "row": np.ascontiguousarray(rows.places(several, loops, int(topology.ranks_per_node[0])), np.int64).ravel(),
-        "begin_ps": none, "begin_batch": none, **dict(zip(names, kept, strict=False)),
-        "finish_ps": finish, "end_ps": ends[0], "end_batch": ends[1], "all_links": len(topology.links), **changes.columns(),
-        **{name: np.ascontiguousarray(link[: several if changes else 0], np.int32).ravel()
-           for name, link in (("all_a", rows.a), ("all_b", rows.b))},
-    }  # fmt: skip
-    status, rounds, jumped = _core.simulate_rings({**input_columns, "merged": merged})
+    status, rounds, jumped = _core.simulate_rings(inputs)
     if status == _DISORDER and not merged:  # some chains overtake others
-        status, rounds, jumped = _core.simulate_rings({**input_columns, "merged": (merged := True)})
+        status, rounds, jumped = _core.simulate_rings({**inputs, "merged": (merged := True)})
     _check(status)
-    shaped = (_repeated(finish.reshape(several, chains, stations)[:turn], units),
-              *(_repeated(end.reshape(several, chains, slices)[:turn], units) for end in ends))
+    shaped = (_repeated(inputs["finish_ps"].reshape(several, chains, stations)[:turn], units),
+              *(_repeated(inputs[end].reshape(several, chains, slices)[:turn], units) for end in ("end_ps", "end_batch")))
     if known is not None and key is not None:
         known[key] = shaped
     return (*shaped, {"units": turn, "rounds": rounds, "jumped": jumped, "merged": rounds if merged else 0})
+
+
+_BY_ROW = ("memory", "link_a", "link_b", "memory_bytes_per_s", "a_bytes_per_s", "b_bytes_per_s", "latency_ps", "ticks", "late_ps",
+           "ready_ps", "memory_free_ps")  # fmt: skip
+
+
+def _told(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: Topology, columns: list[npt.NDArray[Any]], several: int,
+          changes: Changes) -> dict[str, Any]:  # fmt: skip
+    """What the native evaluation wants to know of the first units, and arrays for what it finds; columns: those of _BY_ROW, then begins."""
+    _, chains, stations = rows.shape
+    slices, none = loops.slice_of.shape[1], np.zeros(0, np.int64)
+    ends = np.zeros((2, several * chains * slices), np.int64)
+    kept = [np.ascontiguousarray(column[:several]).ravel() for column in columns]
+    return {
+        "units": several, "chains": chains, "stations": stations, "depth": loops.depth, "steps": loops.steps, "reducing": loops.reducing,
+        "copies": loops.copies, "passes_on": loops.in_node,
+        "slices": np.count_nonzero(loops.slice_of[rings] >= 0, axis=1).astype(np.int64),
+        "group": np.maximum(loops.slice_of[rings], 0).astype(np.int64).ravel(),
+        "row": np.ascontiguousarray(rows.places(several, loops, int(topology.ranks_per_node[0])), np.int64).ravel(),
+        "begin_ps": none, "begin_batch": none, **dict(zip((*_BY_ROW, "begin_ps", "begin_batch"), kept, strict=False)),
+        "finish_ps": np.zeros(several * chains * stations, np.int64), "end_ps": ends[0], "end_batch": ends[1],
+        "all_links": len(topology.links), **changes.columns(),
+        **{name: np.ascontiguousarray(link[: several if changes else 0], np.int32).ravel()
+           for name, link in (("all_a", rows.a), ("all_b", rows.b))},
+    }  # fmt: skip
+
+
+def _swept(of_one_length: Callable[[], tuple[I64, I64, I64, dict[str, int]]], inputs: dict[str, Any],
+           shape: tuple[int, int, int]) -> tuple[I64, I64, I64, dict[str, int]] | None:  # fmt: skip
+    """What `evaluate` returns, of every message by itself, step by step; None where it is not made for that.
+
+    of_one_length: what `evaluate` returns where all messages are alike: the order in which links serve does not depend on lengths, nor do
+    batches. shape: units, chains and slices.
+    """
+    *_, end_batch, done = of_one_length()
+    if done["merged"]:
+        return None
+    status, rounds, _ = _core.simulate_rings({**inputs, "swept": True})
+    if status == _BAD:
+        return None
+    _check(status)
+    units, chains, _ = shape
+    return (inputs["finish_ps"].reshape(units, chains, 1), inputs["end_ps"].reshape(shape), end_batch,
+            {"units": units, "rounds": rounds, "jumped": 0, "merged": 0})
 
 
 def _repeated(found: I64, units: int) -> I64:
@@ -250,6 +287,13 @@ def _repeated(found: I64, units: int) -> I64:
 def _several(units: int, turn: int, loops: RingLoops) -> int:
     """Units to evaluate where `turn` of them stand for all: more of them find more messages at a time, and most follow (runs.hpp)."""
     return turn * min(units // turn, _MOST_COPIES) if loops.steps > _MOST_COPIES else turn
+
+
+def _alone(again: Callable[..., tuple[I64, I64, I64, dict[str, int]]], shape: tuple[int, ...], nbytes: int,
+           *at: int) -> tuple[I64, I64, I64, dict[str, int]]:  # fmt: skip
+    """What `again` says where all units begin with so many bytes, at one time."""
+    free_ps, *begins = (np.broadcast_to(np.int64(each), shape) for each in at)
+    return again(np.full((1, 1, 1, 1), nbytes), free_ps, tuple(begins) or None)
 
 
 def _each_by_itself(of: Callable[..., tuple[I64, I64, I64, dict[str, int]]], columns: list[I64], steps: int,

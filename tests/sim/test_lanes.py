@@ -209,8 +209,10 @@ def test_ten_lost_nics_among_131072_ranks() -> None:
     assert found["evaluated"]["as"] == "rings between nodes" and found["evaluated"]["units"] < 500
 
 
-def test_elements_that_do_not_divide_are_refused_where_every_message_would_be_timed() -> None:
-    """Two lanes share a NIC: the messages of one wait for those of the other."""
-    topology = Topology.preset("h100", 16384)
-    with pytest.raises(Inapplicable, match="chunks differ by an element"):
-        summarize(outline("all_reduce", topology, "1GB", algorithm=HIERARCHICAL), topology)
+def test_elements_that_do_not_divide_where_lanes_share_a_nic() -> None:
+    """The messages of one lane wait for those of the other: every one is evaluated, all nodes at once, as one by one."""
+    topology = Topology.preset("h100", 512)
+    outlined = outline("all_reduce", topology, "1GB", algorithm=HIERARCHICAL)
+    found, how = finish_times(outlined, topology)
+    assert found.tolist() == finish_times(outlined, topology, merge=False, jumps=False)[0].tolist()
+    assert how["rounds"] == 512 * 8 * 2 * 1022  # both lanes of all ranks, their slices at a time

@@ -10,6 +10,7 @@
 #include "changes.hpp"
 #include "merged.hpp"
 #include "runs.hpp"
+#include "swept.hpp"
 #include "unit.hpp"
 
 namespace ccl_lab::sim {
@@ -87,6 +88,7 @@ RingsStatus circle(const RingsInput& in, RingsOutput& out, bool together) {
 
 RingsStatus simulate_rings(const RingsInput& in, RingsOutput& out) noexcept try {
   if (!good(in) || out.finish_ps.size() != in.row.size()) return RingsStatus::bad_input;
+  if (in.swept) return swept_rings(in, out);
   if (in.merged) return merged_rings(in, out);
   const RingsStatus status = circle(in, out, false);
   // Rings that come to a rank by different ways: one put may begin before another one of its batch that comes first in the order of ops.
