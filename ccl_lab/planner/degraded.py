@@ -87,12 +87,13 @@ def no_load(topology: Topology) -> F64:
 
 
 def lanes(topology: Topology, nodes: Sequence[int], amount: npt.ArrayLike, load: F64 | None = None,
-          taken: frozenset[int] = frozenset(), most: int = MOST_UNITS, avoid: npt.NDArray[np.bool_] | None = None) -> Lanes:
+          taken: frozenset[int] = frozenset(), most: int = MOST_UNITS, avoid: npt.NDArray[np.bool_] | None = None,
+          few: bool = False) -> Lanes:  # fmt: skip
     """Lanes among `nodes` over which node k moves amount[k] bytes per byte of the message, on top of `load`.
 
-    taken: channels that are not free; avoid: bool[n_nodes, nics_per_node], NICs that are not. Tries few
-    units first, and takes the first split within 0.5 % of what the NICs could carry at
-    best, or the best one.
+    taken: channels that are not free; avoid: bool[n_nodes, nics_per_node], NICs that are not. few: as few lanes as carry as much, each on
+    its own rail; else more of them, over which what happens inside nodes spreads. Tries few units first, and takes the first split within
+    0.5 % of what the NICs could carry at best, or the best one.
     """
     at = np.asarray(nodes, np.int64)
     load = no_load(topology) if load is None else load
@@ -105,7 +106,8 @@ def lanes(topology: Topology, nodes: Sequence[int], amount: npt.ArrayLike, load:
     sizes = sorted({round(size * factor) for size in (*whole, topology.nics_per_node) for factor in (1, 2, 3, 4, 6, 8)} | {most})
     best: Lanes | None = None
     for units in [size for size in sizes if 0 < size <= most] or [1]:
-        found = _place(topology, at, wanted, load, taken, units)
+        found = min((_place(topology, at, wanted, load, taken, units, way) for way in ((True, False) if few else (False,))),
+                    key=lambda each: _rounded_up(finish(topology, each.load)))  # fmt: skip
         if best is None or finish(topology, found.load) < 0.999 * finish(topology, best.load):
             best = found
         if finish(topology, best.load) <= 1.005 * max(ideal, finish(topology, np.where(np.isfinite(load), load, 0))):
@@ -121,8 +123,9 @@ class _Reach(NamedTuple):
     out: F64
 
 
-def _place(topology: Topology, nodes: I64, amount: F64, load: F64, taken: frozenset[int], units: int) -> Lanes:
-    """Each unit goes to the channel on which it ends earliest."""
+def _place(topology: Topology, nodes: I64, amount: F64, load: F64, taken: frozenset[int], units: int, few: bool) -> Lanes:
+    """Each unit goes to the channel on which it ends earliest; few: of equal ends to one in use and on its own rail, rather than to one on
+    which other nodes end earlier."""
     rates, size = rates_of(topology), topology.ranks_per_node
     first, kind = rows_alike(np.column_stack([size[nodes], rates[nodes], load[nodes], amount]))
     number, members = np.bincount(kind), nodes[first].tolist()
@@ -142,7 +145,9 @@ def _place(topology: Topology, nodes: I64, amount: F64, load: F64, taken: frozen
         nic = np.take_along_axis(reach.nic, option[:, :, None], axis=2)[:, :, 0]
         worst, mean = end.max(axis=0), (end * number[:, None]).sum(axis=0) / number.sum()
         mixed = (nic != nic[:1]).any(axis=0) | (nic[0] != np.arange(CHANNELS) % topology.nics_per_node)
-        key = np.lexsort((channels, (weight == 0)[channels], mixed[channels], _rounded(mean[channels]), _rounded(worst[channels])))
+        others = ((weight == 0)[channels], mixed[channels])
+        keys = (_rounded(mean[channels]), *others) if few else (*others, _rounded(mean[channels]))
+        key = np.lexsort((channels, *keys, _rounded(worst[channels])))
         c = int(channels[key[0]])
         picked[:, c] = option[:, c]
         weight[c] += 1
@@ -165,6 +170,11 @@ def rows_alike(table: npt.NDArray[Any]) -> tuple[I64, I64]:
     kinds = np.full(len(table), kind[0], np.int64)
     kinds[other] = kind[1:]
     return np.append(0, other)[first], kinds
+
+
+def _rounded_up(seconds: float) -> float:
+    """So that what takes no longer but for rounding compares as equal."""
+    return float(f"{seconds:.6e}")
 
 
 def _rounded(values: F64) -> F64:

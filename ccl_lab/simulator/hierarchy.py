@@ -25,7 +25,7 @@ from ..ir import Kind, Outline, RingLoops
 from ..topo import Topology, duration_ps
 from .changes import NONE, Changes
 from .exact import core_times
-from .loops import Rows, by_class, evaluate
+from .loops import Rows, by_class, evaluate, one_of
 
 I64 = npt.NDArray[np.int64]
 
@@ -153,9 +153,12 @@ def hierarchical_finish(outline: Outline, topology: Topology, nbytes: int, dtype
     return out, counts
 
 
-def _rings(loops: RingLoops, topology: Topology, places: Places, sizes: I64, nominal_bytes: int, before: NodePhase, finish: I64,
+def _rings(loops: RingLoops, topology: Topology, places: Places, sizes: I64, nominal_bytes: I64, before: NodePhase, finish: I64,
            late_ps: I64, alpha_ps: int, changes: Changes, merge: bool, jumps: bool) -> tuple[I64, I64, dict[str, int]]:  # fmt: skip
-    """(end_ps, end_batch) [nodes, owners, slices] of all rings; raises `finish` [nodes, group]. Equal groups of rings are timed once."""
+    """(end_ps, end_batch) [nodes, owners, slices] of all rings; raises `finish` [nodes, group]. Equal groups of rings are timed once.
+
+    nominal_bytes: [rings].
+    """
     chains, nodes = loops.orders.shape
     owner_of, everywhere = places.owner_of, np.arange(nodes)
     everyone = np.arange(chains)
@@ -169,7 +172,8 @@ def _rings(loops: RingLoops, topology: Topology, places: Places, sizes: I64, nom
         begin = tuple(by_class(times[:, owner_of[members][:, None], place], before.class_of)
                       for times in (before.begin_ps, before.begin_batch))  # fmt: skip
         free = by_class(before.memory_free_ps[:, owner_of[members], None], before.class_of)
-        finish_ps, *found, done = evaluate(rows.take(members), loops, members, topology, sizes[members], nominal_bytes, alpha_ps,
+        nominal = one_of(nominal_bytes[members])
+        finish_ps, *found, done = evaluate(rows.take(members), loops, members, topology, sizes[members], nominal, alpha_ps,
                                            memory_free_ps=free, begin=begin, merge=merge, jumps=jumps,
                                            known=known if merge else None, changes=changes)  # type: ignore[arg-type]
         counts = {name: counts[name] + done[name] for name in counts}
@@ -198,7 +202,9 @@ def _gather(loops: RingLoops, topology: Topology, places: Places, count: int, it
     first = np.zeros((places.owners.shape[1], slices), np.int64)
     for ring, index in zip(*np.nonzero(loops.slice_of >= 0), strict=True):
         first[places.owner_of[ring], loops.slice_of[ring, index]] = loops.first[ring, index]
-    nbytes = ((first + nodes) * count // loops.parts - first * count // loops.parts) * itemsize
+    length = np.zeros((len(first), 1), np.int64)
+    length[places.owner_of, 0] = nodes * loops.stride
+    nbytes = ((first + length) * count // loops.parts - first * count // loops.parts) * itemsize
     example = places.grid[np.array([int(np.argmax(before.class_of == c)) for c in range(len(before.end_ps))])]
     latency = topology.fabric_latency_ps[example]
     flat = {

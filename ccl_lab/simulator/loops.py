@@ -346,13 +346,20 @@ def flat_finish(loops: RingLoops, topology: Topology, count: int, itemsize: int,
     rings = np.arange(len(loops.orders))
     rows = Rows(loops, topology, rings, stations, late_ps)
     sizes = loops.chunk_bytes(count, itemsize)
-    finish, _, _, counts = evaluate(rows, loops, rings, topology, sizes, loops.nominal_bytes(count, itemsize), alpha_ps,
+    finish, _, _, counts = evaluate(rows, loops, rings, topology, sizes, one_of(loops.nominal_bytes(count, itemsize)), alpha_ps,
                                     merge=merge, jumps=jumps, changes=changes)
     out = late_ps.copy()
     for chain in rings:
         of = rows.rank[:, chain]
         out[of] = np.maximum(out[of], finish[:, chain])
     return out, counts
+
+
+def one_of(nominal_bytes: I64) -> int:
+    """The number that all rings of a unit have; Inapplicable where they differ."""
+    if (nominal_bytes != nominal_bytes[0]).any():
+        raise Inapplicable("rings of different shares meet in a NIC, or in a rank")
+    return int(nominal_bytes[0])
 
 
 def _stations(loops: RingLoops, topology: Topology) -> int:
