@@ -184,7 +184,8 @@ def test_lanes_of_unequal_shares(factor: float, nodes: int) -> None:
 @pytest.mark.parametrize("nics", [4, 8])
 def test_lanes_of_unequal_shares_that_meet(nics: int) -> None:
     """In the one rank of a node: nominal time is not that of rings of one length, so they are told."""
-    topology = Topology.cluster(nodes=9, gpus_per_node=1, nics_per_node=nics, nic_gbits_per_s=400, local_gbytes_per_s=20).slow(3, nic=(4, 2))
+    topology = Topology.cluster(nodes=9, gpus_per_node=1, nics_per_node=nics, nic_gbits_per_s=400, local_gbytes_per_s=20)
+    topology = topology.slow(3, nic=(4, 2))
     for nbytes in (2**18, 2**20 + 52):
         assert equal(topology, BALANCE, 2**20, nbytes)["as"] == "steps"
 
