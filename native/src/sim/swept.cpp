@@ -41,10 +41,9 @@ struct Columns {
 // One: both links are always busy for the same time, so that `a` stands for both. Alone: nothing else uses the memory, which is free when the
 // channel comes to it.
 template <bool kAdds, bool kOne, bool kAlone>
-[[gnu::always_inline]] inline void messages(const Columns& c, std::size_t count) {
-  double *__restrict clock = c.clock, *__restrict memory = c.memory, *__restrict a = c.a, *__restrict b = c.b, *__restrict goes = c.goes;
-  const double *__restrict came = c.came, *__restrict add = c.add, *__restrict a_ps = c.a_ps, *__restrict b_ps = c.b_ps;
-  const double* __restrict latency = c.latency_ps;
+inline void messages(double* __restrict clock, double* __restrict memory, double* __restrict a, double* __restrict b, double* __restrict goes,
+                     const double* __restrict came, const double* __restrict add, const double* __restrict a_ps, const double* __restrict b_ps,
+                     const double* __restrict latency, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) {
     double now = later(clock[i], came[i]);
     if constexpr (kAdds && !kAlone) now = later(now, memory[i]);
@@ -53,17 +52,26 @@ template <bool kAdds, bool kOne, bool kAlone>
     clock[i] = now;
     double start = later(now, a[i]);
     if constexpr (!kOne) start = later(start, b[i]);
-    double end = a[i] = start + a_ps[i];
-    if constexpr (!kOne) end = later(end, b[i] = start + b_ps[i]);
+    double end = start + a_ps[i];
+    a[i] = end;
+    if constexpr (!kOne) {
+      b[i] = start + b_ps[i];
+      end = later(end, b[i]);
+    }
     goes[i] = end + latency[i];
   }
 }
 
-CCL_WIDE void send_on(const Columns& c, std::size_t count) { messages<false, false, false>(c, count); }
-CCL_WIDE void send_on_one(const Columns& c, std::size_t count) { messages<false, true, false>(c, count); }
-CCL_WIDE void add_and_send(const Columns& c, std::size_t count) { messages<true, false, false>(c, count); }
-CCL_WIDE void add_and_send_one(const Columns& c, std::size_t count) { messages<true, true, false>(c, count); }
-CCL_WIDE void add_and_send_alone(const Columns& c, std::size_t count) { messages<true, true, true>(c, count); }
+// Vectors of whatever width the processor has.
+#define CCL_MESSAGES(name, ...)                                                                                                             \
+  CCL_WIDE void name(const Columns& c, std::size_t count) {                                                                                 \
+    messages<__VA_ARGS__>(c.clock, c.memory, c.a, c.b, c.goes, c.came, c.add, c.a_ps, c.b_ps, c.latency_ps, count);                         \
+  }
+CCL_MESSAGES(send_on, false, false, false)
+CCL_MESSAGES(send_on_one, false, true, false)
+CCL_MESSAGES(add_and_send, true, false, false)
+CCL_MESSAGES(add_and_send_one, true, true, false)
+CCL_MESSAGES(add_and_send_alone, true, true, true)
 
 class Sweep {
  public:
