@@ -39,6 +39,11 @@ CASES: dict[str, dict[str, Any]] = {
     "hierarchical, 131,072 ranks, a NIC gone": {"topology": _H100, "algorithm": "hierarchical", "faults": ["nic:node=7,nic=2"]},
     "balance, 131,072 ranks, a NIC gone": {"topology": _H100, "algorithm": "balance", "faults": ["nic:node=7,nic=2"]},
     "balance, 131,072 ranks, ten NICs gone": {"topology": _H100, "algorithm": "balance", "faults": _TEN},
+    "balance, 131,072 ranks, a NIC half as fast": {"topology": _H100, "algorithm": "balance", "faults": ["nic:node=7,nic=2,factor=2"]},
+    "balance, 131,072 ranks, a NIC gone, a rank late": {
+        "topology": _H100, "algorithm": "balance", "faults": ["nic:node=7,nic=2", "rank:rank=800,late=1ms"]},
+    "balance all_gather, 131,072 ranks, a NIC gone": {
+        "what": "all_gather", "topology": _H100, "algorithm": "balance", "faults": ["nic:node=7,nic=2"]},
     "recursive doubling, 131,072 ranks": {"topology": _H100, "algorithm": "recursive_doubling"},
     "halving-doubling, 131,072 ranks": {"topology": _H100, "algorithm": "halving_doubling"},
     "hierarchical, 131,072 ranks, a NIC lost after 100 ms": {
@@ -57,6 +62,10 @@ CASES: dict[str, dict[str, Any]] = {
     "flat ring, 512 nodes of one rank": {"topology": _FLAT.format(n=512), "algorithm": "ring"},
     "redraw: hierarchical, 131,072 ranks, another NIC gone": {
         "topology": _H100, "algorithm": "hierarchical", "faults": ["nic:node=9,nic=3"], "before": ["nic:node=7,nic=2"]},
+    "redraw: balance, 131,072 ranks, another NIC gone": {
+        "topology": _H100, "algorithm": "balance", "faults": ["nic:node=9,nic=3"], "before": ["nic:node=7,nic=2"]},
+    "redraw: flat ring, 131,072 ranks, another NIC gone": {
+        "topology": _H100, "algorithm": "ring", "faults": ["nic:node=9,nic=3"], "before": ["nic:node=7,nic=2"]},
     "redraw: hierarchical, 131,072 ranks, another NIC slower": {
         "topology": _H100, "algorithm": "hierarchical", "faults": ["nic:node=9,nic=3,factor=2"], "before": ["nic:node=7,nic=2"]},
     "redraw: hierarchical, 131,072 ranks, a second NIC gone": {

@@ -392,7 +392,5 @@ def _both(late: Any, more: Mapping[int, str], n_ranks: int) -> Any:
     """Lateness that was given, and that of faults; the later of both."""
     if not more:
         return late
-    times = late_times_ps(late, n_ranks)
-    for rank, ps in enumerate(late_times_ps(more, n_ranks)):
-        times[rank] = max(times[rank], ps)
-    return {rank: f"{int(ps) / 1e3}ns" for rank, ps in enumerate(times) if ps}
+    times = np.maximum(late_times_ps(late, n_ranks), late_times_ps(more, n_ranks))
+    return {rank: f"{int(times[rank]) / 1e3}ns" for rank in np.flatnonzero(times).tolist()}

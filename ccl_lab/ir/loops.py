@@ -39,8 +39,9 @@ class RingLoops:
     orders: int64[rings, length], the ranks along each; channel: int64[rings]. On each ring, once per slice: every position sends `depth`
     messages, then `steps` times `depth`: waits, adds what arrived (the first `reducing` steps), sends it on (not in the last step).
     What is at position p after step s are `span` chunks from first[ring, slice] + ((p - 1 - s) mod length) * stride + i * span on
-    (i-th of `depth`). slice_of: int64[rings, slices]: place of a slice among all, -1 where the ring has fewer. copies: a position copies
-    its own message after it sent it. in_node: slices begin and end with work inside the nodes (`node_phase`).
+    (i-th of `depth`); stride and span: of all rings, or int64[rings]. slice_of: int64[rings, slices]: place of a slice among all, -1 where
+    the ring has fewer. copies: a position copies its own message after it sent it. in_node: slices begin and end with work inside the nodes
+    (`node_phase`).
     """
 
     orders: np.ndarray
@@ -50,22 +51,23 @@ class RingLoops:
     steps: int
     reducing: int
     first: np.ndarray
-    stride: int
-    span: int
+    stride: int | np.ndarray
+    span: int | np.ndarray
     slice_of: np.ndarray
     copies: bool = False
     in_node: bool = False
 
     def chunk_bytes(self, count: int, itemsize: int) -> np.ndarray:
         """Bytes of every message, of blocks of `count` elements: int64[rings, slices, depth, 1 or length]; 1 where positions are alike."""
-        parts, even = self.parts, self.stride == 0 or count % self.parts == 0
+        parts, even = self.parts, not np.any(self.stride) or count % self.parts == 0
         place = np.zeros(1, np.int64) if even else np.arange(self.orders.shape[1], dtype=np.int64)
-        begin = (self.first[:, :, None, None] + place * self.stride + (np.arange(self.depth) * self.span)[:, None]).astype(np.int64)
-        return ((begin + self.span) * count // parts - begin * count // parts) * itemsize
+        stride, span = (np.reshape(each, (-1, 1, 1, 1)) for each in (self.stride, self.span))
+        begin = (self.first[:, :, None, None] + place * stride + np.arange(self.depth)[:, None] * span).astype(np.int64)
+        return ((begin + span) * count // parts - begin * count // parts) * itemsize
 
-    def nominal_bytes(self, count: int, itemsize: int) -> int:
-        """Bytes of a message whose parts are all as long as the longest (Layout.nominal_bytes)."""
-        return self.span * (-(-count // self.parts) * itemsize)
+    def nominal_bytes(self, count: int, itemsize: int) -> np.ndarray:
+        """Bytes of a message whose parts are all as long as the longest (Layout.nominal_bytes), int64[rings]."""
+        return np.broadcast_to(np.asarray(self.span, np.int64), len(self.orders)) * (-(-count // self.parts) * itemsize)
 
     def programs(self) -> Iterator[RingOp]:
         """Every op, channel by channel of every rank, in program order: what the loops stand for. Cost: as many as there are ops."""
@@ -78,9 +80,10 @@ class RingLoops:
         order, length = self.orders[ring].tolist(), self.orders.shape[1]
         rank, channel = order[position], int(self.channel[ring])
         after, before = order[(position + 1) % length], order[position - 1]
+        stride, span = (int(np.broadcast_to(each, len(self.orders))[ring]) for each in (self.stride, self.span))
 
         def op(kind: str, peer: int, step: int, i: int) -> RingOp:
-            return RingOp(kind, rank, channel, peer, first + (position - 1 - step) % length * self.stride + i * self.span, self.span)
+            return RingOp(kind, rank, channel, peer, first + (position - 1 - step) % length * stride + i * span, span)
 
         yield from (op("put", after, -1, i) for i in range(self.depth))
         if self.copies:

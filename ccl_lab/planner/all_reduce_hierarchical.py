@@ -10,6 +10,7 @@ local index l of every node owns slices (l, *); lanes take slices in turn.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 
@@ -144,11 +145,16 @@ def loops(problem: Problem) -> RingLoops | None:
 def node_phase(problem: Problem) -> Callable[[np.ndarray], Schedule]:
     """What the ranks of each node do among themselves before their rings begin, as a schedule of one node; all of them are owners."""
     assert problem.grid is not None
-    grid = np.arange(problem.grid.shape[1])[None, :]
     depth = hierarchical_depth(problem)
-    lanes = hierarchical_lanes(problem, depth)
-    b = Builder("all_reduce", grid.size, algorithm="hierarchical", in_place=problem.in_place, channels=1 + lanes, parts=grid.size * depth,
-                scratch_blocks=grid.size)
-    _node_phase(b, grid, depth, lanes)
-    made = b.build(nbytes=problem.nbytes, dtype=problem.dtype, redop=problem.redop)
+    made = _one_node(problem.grid.shape[1], depth, hierarchical_lanes(problem, depth), problem.in_place, problem.nbytes, problem.dtype,
+                     problem.redop)
     return lambda owners: made
+
+
+@lru_cache(maxsize=8)
+def _one_node(group: int, depth: int, lanes: int, in_place: bool, nbytes: int, dtype: str, redop: str) -> Schedule:
+    grid = np.arange(group)[None, :]
+    b = Builder("all_reduce", group, algorithm="hierarchical", in_place=in_place, channels=1 + lanes, parts=group * depth,
+                scratch_blocks=group)
+    _node_phase(b, grid, depth, lanes)
+    return b.build(nbytes=nbytes, dtype=dtype, redop=redop)

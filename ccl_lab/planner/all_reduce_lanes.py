@@ -19,6 +19,7 @@ from ..ir import Builder, RingLoops, Schedule
 from ..topo import Topology
 from .cost import CHUNK_SECONDS, OP_SECONDS, Cost, machine
 from .degraded import CHANNELS, I64, Lanes, finish, lanes, no_load, node_order
+from .kept import kept_by_topology
 from .lane_meeting import Meeting, number_of_rounds
 from .lane_teams import Frame, Ring, Role
 from .problem import Problem
@@ -66,7 +67,7 @@ class Allocation(NamedTuple):
     local: int
 
 
-@lru_cache(maxsize=512)
+@kept_by_topology(512)
 def allocate(topology: Topology, shares: Shares) -> Allocation:
     """Lanes for `shares`: those of all nodes by what every node moves on them, then those of members on NICs that are left."""
     order = node_order(topology)
@@ -77,7 +78,7 @@ def allocate(topology: Topology, shares: Shares) -> Allocation:
         meets[list(level.members)] += level.share * (o / m + (m - 1) / m)
         meets[list(level.outsiders)] += level.share
     amount = 2 * (n - 1) / n * shares.ring + meets
-    ring = lanes(topology, order, amount[list(order)])
+    ring = lanes(topology, order, amount[np.array(order)], few=True)
     common, meeting = finish(topology, ring.load), _alone(topology, ring, meets)
     used = np.zeros((topology.n_nodes, topology.nics_per_node), bool)
     used[np.array(ring.nodes)[None, :], ring.nic] = True
@@ -215,6 +216,13 @@ def _regions(shares: list[np.ndarray], least: list[int]) -> tuple[list[tuple[I64
     return list(zip(np.split(end - size, cuts), np.split(end, cuts), strict=True)), int(end[-1])
 
 
+def _in_shares(weight: I64, least: int) -> tuple[list[tuple[I64, I64]], int]:
+    """What `_regions` returns for one job: slices exactly as their weights, all chunks of one as many parts."""
+    size = weight // np.gcd.reduce(weight) * least
+    end = np.cumsum(size)
+    return [(end - size, end)], int(end[-1])
+
+
 def _even(flat: np.ndarray, floor: np.ndarray) -> bool:
     """Whether all slices are equal, so that a part is a chunk."""
     return bool(np.allclose(flat, flat[0]) and (floor == floor[0]).all())
@@ -230,7 +238,7 @@ def build(problem: Problem, name: str, shares: Shares, most_waves: int = MOST_WA
     if shares.ring > 0:
         sizes.insert(0, weight * shares.ring)
         least.insert(0, depth.passes * depth.ring_depth * topology.n_nodes)
-    regions, parts = _regions(sizes, least)
+    regions, parts = _regions(sizes, least) if len(sizes) > 1 else _in_shares(found.ring.weight, least[0])
     outside = max([len(level.outsiders) for level in shares.levels], default=0)
     channels = _channels(topology, found, shares)
     frame = Frame(problem.builder(name, channels=channels, parts=parts, scratch_blocks=topology.gpus_per_node + outside), topology,
@@ -299,15 +307,17 @@ def _inside(frame: Frame, ring: Ring | None, meetings: list[Meeting], depth: Dep
 
 
 def loops(problem: Problem, shares: Shares) -> RingLoops | None:
-    """What the lanes repeat, where each carries as much as any other one, and has a rank of every node to itself."""
+    """What the lanes repeat, where each has a rank of every node to itself."""
     found = _rings_alike(problem, shares)
     if found is None:
         return None
     ring, passes = found.ring, depth_of(problem, shares).passes
-    n, every = len(ring.nodes), np.arange(passes * len(ring.channel)).reshape(-1, passes)
-    return RingLoops(orders=ring.rank, channel=ring.channel, parts=n * every.size, depth=1, steps=2 * n - 2, reducing=n - 1,
-                     first=n * every, stride=1, span=1, slice_of=np.tile(np.arange(passes), (len(every), 1)),
-                     in_node=problem.topology.gpus_per_node > 1)
+    n = len(ring.nodes)
+    [(lo, hi)], parts = _in_shares(ring.weight, n * passes)
+    span = (hi - lo) // (n * passes)
+    return RingLoops(orders=ring.rank, channel=ring.channel, parts=parts, depth=1, steps=2 * n - 2, reducing=n - 1,
+                     first=lo[:, None] + n * span[:, None] * np.arange(passes), stride=span, span=span,
+                     slice_of=np.tile(np.arange(passes), (len(lo), 1)), in_node=problem.topology.gpus_per_node > 1)
 
 
 def node_phase(problem: Problem, shares: Shares) -> Callable[[I64], Schedule] | None:
@@ -315,17 +325,21 @@ def node_phase(problem: Problem, shares: Shares) -> Callable[[I64], Schedule] | 
     found, topology = _rings_alike(problem, shares), problem.topology
     if found is None or problem.grid is None or topology.gpus_per_node == 1:
         return None
-    depth, lanes, channels = depth_of(problem, shares), len(found.ring.channel), _channels(topology, found, shares)
-    one, lo = topology.subset(problem.grid[0].tolist()), depth.passes * np.arange(lanes)
+    inside = (topology.gpus_per_node, tuple(found.ring.channel.tolist()), tuple(found.ring.weight.tolist()), found.local,
+              _channels(topology, found, shares), depth_of(problem, shares), problem.in_place, problem.nbytes, problem.dtype,
+              problem.redop)
+    return lambda owners: _one_node(tuple(owners.tolist()), *inside)
 
-    def of(owners: I64) -> Schedule:
-        b = Builder("all_reduce", topology.gpus_per_node, algorithm="balance", in_place=problem.in_place, channels=channels,
-                    parts=lanes * depth.passes, scratch_blocks=topology.gpus_per_node)
-        frame = Frame(b, one, found.local, ids=iter(range(channels)))
-        _inside(frame, Ring(frame, Role(found.ring.channel, owners[:, None]), lo, lo + depth.passes, depth.passes, 1), [], depth)
-        return b.build(nbytes=problem.nbytes, dtype=problem.dtype, redop=problem.redop)
 
-    return of
+@lru_cache(maxsize=64)
+def _one_node(owners: tuple[int, ...], group: int, channel: tuple[int, ...], weight: tuple[int, ...], local: int, channels: int,
+              depth: Depth, in_place: bool, nbytes: int, dtype: str, redop: str) -> Schedule:
+    """What is done inside a node before the lanes `channel` begin at the ranks `owners`."""
+    [(lo, hi)], parts = _in_shares(np.array(weight), depth.passes)
+    b = Builder("all_reduce", group, algorithm="balance", in_place=in_place, channels=channels, parts=parts, scratch_blocks=group)
+    frame = Frame(b, Topology.cluster(nodes=1, gpus_per_node=group, nics_per_node=0), local, ids=iter(range(channels)))
+    _inside(frame, Ring(frame, Role(np.array(channel), np.array(owners)[:, None]), lo, hi, depth.passes, 1), [], depth)
+    return b.build(nbytes=nbytes, dtype=dtype, redop=redop)
 
 
 def _rings_alike(problem: Problem, shares: Shares) -> Allocation | None:
@@ -335,4 +349,4 @@ def _rings_alike(problem: Problem, shares: Shares) -> Allocation | None:
     found = allocate(problem.topology, shares)
     local = np.sort(problem.topology.local_of[found.ring.rank], axis=0)
     apart = problem.topology.gpus_per_node == 1 or (local[1:] != local[:-1]).all()
-    return found if apart and (found.ring.weight == found.ring.weight[0]).all() else None
+    return found if apart else None

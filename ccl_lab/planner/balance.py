@@ -10,7 +10,6 @@ itself takes the subset that carries most.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -41,7 +40,9 @@ from .degraded import (
     rates_of,
     remaining,
     ring_lanes,
+    rows_alike,
 )
+from .kept import kept_by_topology
 from .orders import Rings, chains, flatten, rings
 from .problem import Problem
 
@@ -54,24 +55,26 @@ def _named(b: Builder) -> Builder:
 # -- rings and chains
 
 
-@lru_cache(maxsize=64)
+@kept_by_topology(64)
 def rank_rings(topology: Topology) -> Rings:
     """A ring over all ranks for each lane: into a node at the rank that crosses, out at another one, whose NIC has least to do."""
-    lanes = ring_lanes(topology)
-    orders = [[] for _ in lanes.channel]
-    known: dict[bytes, I64] = {}
-    rates = rates_of(topology)
-    for column, node in enumerate(lanes.nodes):
-        ranks = topology.ranks_of(node).astype(np.int64)
-        entry = topology.local_of[lanes.rank[:, column]].astype(np.int64)
-        key = entry.tobytes() + rates[node].tobytes() + len(ranks).to_bytes(4, "little")
-        if key not in known:
-            known[key] = _exits(topology, node, entry, lanes)
-        for lane, (first, last) in enumerate(zip(entry, known[key], strict=True)):
-            between = [local for local in range(len(ranks)) if local not in (first, last)]
-            path = [first, *between, last] if len(ranks) > 1 else [first]
-            orders[lane] += ranks[path].tolist()
-    return flatten(np.array(orders), lanes.channel, lanes.weight)
+    lanes, size = ring_lanes(topology), topology.ranks_per_node
+    nodes, entry = np.array(lanes.nodes), topology.local_of[lanes.rank].astype(np.int64)
+    first, kind = rows_alike(np.column_stack([size[nodes], rates_of(topology)[nodes], entry.T]))
+    ranks, before = topology.by_node(topology.local_of), np.cumsum(size) - size
+    place = np.cumsum(size[nodes]) - size[nodes]
+    orders = np.empty((len(lanes.channel), topology.n_ranks), np.int64)
+    for which, column in enumerate(first.tolist()):
+        ways = _ways(entry[:, column], _exits(topology, lanes.nodes[column], entry[:, column], lanes), int(size[nodes[column]]))
+        alike = np.flatnonzero(kind == which)
+        orders[:, place[alike][:, None] + np.arange(ways.shape[1])] = ranks[before[nodes[alike]][None, :, None] + ways[:, None, :]]
+    return flatten(orders, lanes.channel, lanes.weight)
+
+
+def _ways(entry: I64, leave: I64, size: int) -> I64:
+    """Local indices in the order in which each lane comes to them, i64[lanes, size]."""
+    between = [[local for local in range(size) if local not in ends] for ends in zip(entry.tolist(), leave.tolist(), strict=True)]
+    return np.column_stack([entry, np.array(between, np.int64), leave]) if size > 1 else entry[:, None]
 
 
 def _exits(topology: Topology, node: int, entry: I64, lanes: Lanes) -> I64:
@@ -154,7 +157,7 @@ class Pieces(NamedTuple):
     count: I64
 
 
-@lru_cache(maxsize=64)
+@kept_by_topology(64)
 def shares(topology: Topology) -> I64:
     """Units of what a rank exchanges with one other that go over each channel, i64[n_ranks, CHANNELS], equal sums.
 

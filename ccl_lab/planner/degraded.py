@@ -11,13 +11,13 @@ Source: R2CCL, arXiv 2512.25059 (Balance): share_i = c_i / sum(c), c_i = min(nic
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ..topo import Topology
+from .kept import kept_by_topology
 
 F64, I64 = npt.NDArray[np.float64], npt.NDArray[np.int64]
 
@@ -87,25 +87,27 @@ def no_load(topology: Topology) -> F64:
 
 
 def lanes(topology: Topology, nodes: Sequence[int], amount: npt.ArrayLike, load: F64 | None = None,
-          taken: frozenset[int] = frozenset(), most: int = MOST_UNITS, avoid: npt.NDArray[np.bool_] | None = None) -> Lanes:
+          taken: frozenset[int] = frozenset(), most: int = MOST_UNITS, avoid: npt.NDArray[np.bool_] | None = None,
+          few: bool = False) -> Lanes:  # fmt: skip
     """Lanes among `nodes` over which node k moves amount[k] bytes per byte of the message, on top of `load`.
 
-    taken: channels that are not free; avoid: bool[n_nodes, nics_per_node], NICs that are not. Tries few
-    units first, and takes the first split within 0.5 % of what the NICs could carry at
-    best, or the best one.
+    taken: channels that are not free; avoid: bool[n_nodes, nics_per_node], NICs that are not. few: as few lanes as carry as much, each on
+    its own rail; else more of them, over which what happens inside nodes spreads. Tries few units first, and takes the first split within
+    0.5 % of what the NICs could carry at best, or the best one.
     """
-    nodes = tuple(int(node) for node in nodes)
+    at = np.asarray(nodes, np.int64)
     load = no_load(topology) if load is None else load
     load = load if avoid is None else np.where(avoid, np.inf, load)
-    rates, wanted = rates_of(topology)[list(nodes)], np.asarray(amount, float)
-    open_to = np.isfinite(load[list(nodes)])
-    before = np.where(open_to, load[list(nodes)], 0).sum(axis=1)
+    rates, wanted = rates_of(topology)[at], np.asarray(amount, float)
+    open_to = np.isfinite(load[at])
+    before = np.where(open_to, load[at], 0).sum(axis=1)
     ideal = float(((before + wanted) / np.maximum((rates * open_to).sum(axis=1), 1e-9)).max())
     whole = np.unique(rates.sum(axis=1) / np.maximum(rates.max(axis=1), 1e-9)).tolist()  # in NICs of the node's best rate
     sizes = sorted({round(size * factor) for size in (*whole, topology.nics_per_node) for factor in (1, 2, 3, 4, 6, 8)} | {most})
     best: Lanes | None = None
     for units in [size for size in sizes if 0 < size <= most] or [1]:
-        found = _place(topology, nodes, wanted, load, taken, units)
+        found = min((_place(topology, at, wanted, load, taken, units, way) for way in ((True, False) if few else (False,))),
+                    key=lambda each: _rounded_up(finish(topology, each.load)))  # fmt: skip
         if best is None or finish(topology, found.load) < 0.999 * finish(topology, best.load):
             best = found
         if finish(topology, best.load) <= 1.005 * max(ideal, finish(topology, np.where(np.isfinite(load), load, 0))):
@@ -121,13 +123,12 @@ class _Reach(NamedTuple):
     out: F64
 
 
-def _place(topology: Topology, nodes: tuple[int, ...], amount: F64, load: F64, taken: frozenset[int], units: int) -> Lanes:
-    """Each unit goes to the channel on which it ends earliest."""
+def _place(topology: Topology, nodes: I64, amount: F64, load: F64, taken: frozenset[int], units: int, few: bool) -> Lanes:
+    """Each unit goes to the channel on which it ends earliest; few: of equal ends to one in use and on its own rail, rather than to one on
+    which other nodes end earlier."""
     rates, size = rates_of(topology), topology.ranks_per_node
-    rows = np.column_stack([size[list(nodes)], rates[list(nodes)], load[list(nodes)], amount])
-    _, first, kind, number = np.unique(rows, axis=0, return_index=True, return_inverse=True, return_counts=True)
-    kind = kind.reshape(-1)
-    members = [nodes[i] for i in first]
+    first, kind = rows_alike(np.column_stack([size[nodes], rates[nodes], load[nodes], amount]))
+    number, members = np.bincount(kind), nodes[first].tolist()
     reach, now = _reach(topology, members), load[members].copy()
     rate, unit = rates[members], amount[first] / units
     channels = np.array([c for c in range(CHANNELS) if c not in taken])
@@ -144,7 +145,9 @@ def _place(topology: Topology, nodes: tuple[int, ...], amount: F64, load: F64, t
         nic = np.take_along_axis(reach.nic, option[:, :, None], axis=2)[:, :, 0]
         worst, mean = end.max(axis=0), (end * number[:, None]).sum(axis=0) / number.sum()
         mixed = (nic != nic[:1]).any(axis=0) | (nic[0] != np.arange(CHANNELS) % topology.nics_per_node)
-        key = np.lexsort((channels, (weight == 0)[channels], mixed[channels], _rounded(mean[channels]), _rounded(worst[channels])))
+        others = ((weight == 0)[channels], mixed[channels])
+        keys = (_rounded(mean[channels]), *others) if few else (*others, _rounded(mean[channels]))
+        key = np.lexsort((channels, *keys, _rounded(worst[channels])))
         c = int(channels[key[0]])
         picked[:, c] = option[:, c]
         weight[c] += 1
@@ -152,11 +155,26 @@ def _place(topology: Topology, nodes: tuple[int, ...], amount: F64, load: F64, t
     used = np.flatnonzero(weight)
     local = picked[:, used]
     begin = np.cumsum(size) - size
-    rank = np.argsort(topology.node_of, kind="stable")[begin[list(nodes)] + local[kind].T]
+    rank = topology.by_node(topology.local_of)[begin[nodes] + local[kind].T]
     nic = topology.nic_of(rank, used[:, None])
     after = np.where(np.isfinite(load), load, 0)
-    np.add.at(after, (np.array(nodes)[None, :], nic), weight[used][:, None] * amount[None, :] / units)
-    return Lanes(nodes, used.astype(np.int64), weight[used], rank.astype(np.int64), nic.astype(np.int64), after)
+    np.add.at(after, (nodes[None, :], nic), weight[used][:, None] * amount[None, :] / units)
+    return Lanes(tuple(nodes.tolist()), used.astype(np.int64), weight[used], rank.astype(np.int64), nic.astype(np.int64), after)
+
+
+def rows_alike(table: npt.NDArray[Any]) -> tuple[I64, I64]:
+    """(first row of each kind, kind of each row) as np.unique of rows gives them: fast where most rows are equal to the first."""
+    other = np.flatnonzero((table != table[0]).any(axis=1))
+    _, first, kind = np.unique(table[np.append(0, other)], axis=0, return_index=True, return_inverse=True)
+    kind = kind.ravel()
+    kinds = np.full(len(table), kind[0], np.int64)
+    kinds[other] = kind[1:]
+    return np.append(0, other)[first], kinds
+
+
+def _rounded_up(seconds: float) -> float:
+    """So that what takes no longer but for rounding compares as equal."""
+    return float(f"{seconds:.6e}")
 
 
 def _rounded(values: F64) -> F64:
@@ -189,7 +207,7 @@ def near_of(topology: Topology, node: int) -> npt.NDArray[np.bool_]:
     return (nic >= first) & (nic < np.maximum((local + 1) * m // group, first + min(m, 1)))
 
 
-@lru_cache(maxsize=256)
+@kept_by_topology(256)
 def ring_lanes(topology: Topology, most: int = MOST_UNITS) -> Lanes:
     """Lanes of one ring over all nodes: every node sends and receives the same."""
     order = node_order(topology)
@@ -210,7 +228,7 @@ def neighbours_share(topology: Topology, order: Sequence[int]) -> F64:
     return shared(topology, order, np.roll(order, -1))
 
 
-@lru_cache(maxsize=256)
+@kept_by_topology(256)
 def node_order(topology: Topology) -> tuple[int, ...]:
     """Nodes along a ring such that neighbours share rails: as numbered, and where two neighbours lost different ones, with a bridge.
 

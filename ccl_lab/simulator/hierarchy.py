@@ -25,7 +25,7 @@ from ..ir import Kind, Outline, RingLoops
 from ..topo import Topology, duration_ps
 from .changes import NONE, Changes
 from .exact import core_times
-from .loops import Rows, by_class, evaluate
+from .loops import Rows, by_class, evaluate, one_of
 
 I64 = npt.NDArray[np.int64]
 
@@ -49,12 +49,13 @@ class NodePhase(NamedTuple):
 
 def _classes(columns: list[I64]) -> tuple[I64, I64]:
     """(class of each node, a node of each class): nodes of one class have the same values in all columns [nodes, group]."""
-    table = np.concatenate(columns, axis=1)
-    other = np.flatnonzero((table != table[0]).any(axis=1))
-    class_of = np.zeros(len(table), np.int64)
-    if not len(other):
+    class_of = np.zeros(len(columns[0]), np.int64)
+    columns = [column for column in columns if (column != column[0]).any()]
+    if not columns:
         return class_of, np.zeros(1, np.int64)
-    _, first, inverse = np.unique(table[other], axis=0, return_index=True, return_inverse=True)
+    other = np.flatnonzero(np.any([(column != column[0]).any(axis=1) for column in columns], axis=0))
+    table = np.concatenate([column[other] for column in columns], axis=1)
+    _, first, inverse = np.unique(table, axis=0, return_index=True, return_inverse=True)
     class_of[other] = 1 + inverse.ravel()
     return class_of, np.concatenate([[0], other[first]])
 
@@ -80,7 +81,7 @@ def node_phase(outline: Outline, topology: Topology, places: Places, nbytes: int
     assert outline.node_phase is not None
     grid, group = places.grid, places.grid.shape[1]
     class_of, example = _classes([places.owners, *(column[grid] for column in (
-        topology.fabric_bytes_per_s, topology.fabric_latency_ps, topology.local_bytes_per_s, late_ps))])
+        topology.fabric_bytes_per_s, topology.fabric_latency_ps, topology.local_bytes_per_s, late_ps) if (column != column[0]).any())])
     found: dict[str, list[Any]] = {name: [] for name in NodePhase._fields[1:]}
     for node in example:
         ranks, owners = grid[node], places.owners[node]
@@ -152,9 +153,12 @@ def hierarchical_finish(outline: Outline, topology: Topology, nbytes: int, dtype
     return out, counts
 
 
-def _rings(loops: RingLoops, topology: Topology, places: Places, sizes: I64, nominal_bytes: int, before: NodePhase, finish: I64,
+def _rings(loops: RingLoops, topology: Topology, places: Places, sizes: I64, nominal_bytes: I64, before: NodePhase, finish: I64,
            late_ps: I64, alpha_ps: int, changes: Changes, merge: bool, jumps: bool) -> tuple[I64, I64, dict[str, int]]:  # fmt: skip
-    """(end_ps, end_batch) [nodes, owners, slices] of all rings; raises `finish` [nodes, group]. Equal groups of rings are timed once."""
+    """(end_ps, end_batch) [nodes, owners, slices] of all rings; raises `finish` [nodes, group]. Equal groups of rings are timed once.
+
+    nominal_bytes: [rings].
+    """
     chains, nodes = loops.orders.shape
     owner_of, everywhere = places.owner_of, np.arange(nodes)
     everyone = np.arange(chains)
@@ -168,13 +172,15 @@ def _rings(loops: RingLoops, topology: Topology, places: Places, sizes: I64, nom
         begin = tuple(by_class(times[:, owner_of[members][:, None], place], before.class_of)
                       for times in (before.begin_ps, before.begin_batch))  # fmt: skip
         free = by_class(before.memory_free_ps[:, owner_of[members], None], before.class_of)
-        finish_ps, *found, done = evaluate(rows.take(members), loops, members, topology, sizes[members], nominal_bytes, alpha_ps,
+        nominal = one_of(nominal_bytes[members])
+        finish_ps, *found, done = evaluate(rows.take(members), loops, members, topology, sizes[members], nominal, alpha_ps,
                                            memory_free_ps=free, begin=begin, merge=merge, jumps=jumps,
                                            known=known if merge else None, changes=changes)  # type: ignore[arg-type]
         counts = {name: counts[name] + done[name] for name in counts}
         for chain, ring in enumerate(members):
             local = places.owners[:, owner_of[ring]]
-            finish[everywhere, local] = np.maximum(finish[everywhere, local], finish_ps[:, chain, 0])
+            one = (everywhere, local) if (local != local[0]).any() else (slice(None), local[0])
+            finish[one] = np.maximum(finish[one], finish_ps[:, chain, 0])
             mine = loops.slice_of[ring][: int(np.count_nonzero(loops.slice_of[ring] >= 0))]
             for end, each in zip(ends, found, strict=True):
                 end[:, owner_of[ring], _as_slice(mine)] = each[:, chain, : len(mine)]
@@ -196,7 +202,9 @@ def _gather(loops: RingLoops, topology: Topology, places: Places, count: int, it
     first = np.zeros((places.owners.shape[1], slices), np.int64)
     for ring, index in zip(*np.nonzero(loops.slice_of >= 0), strict=True):
         first[places.owner_of[ring], loops.slice_of[ring, index]] = loops.first[ring, index]
-    nbytes = ((first + nodes) * count // loops.parts - first * count // loops.parts) * itemsize
+    length = np.zeros((len(first), 1), np.int64)
+    length[places.owner_of, 0] = nodes * loops.stride
+    nbytes = ((first + length) * count // loops.parts - first * count // loops.parts) * itemsize
     example = places.grid[np.array([int(np.argmax(before.class_of == c)) for c in range(len(before.end_ps))])]
     latency = topology.fabric_latency_ps[example]
     flat = {

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,8 +39,8 @@ from .changes import NONE, Changes
 
 I64 = npt.NDArray[np.int64]
 
-# Messages that are timed each by itself take some 50 ns.
-_MOST_EACH = 2_000_000_000
+# Messages that are timed each by itself take some 50 ns; those of all units at once 1 ns.
+_MOST_EACH, _MOST_SWEPT = 2_000_000_000, 20_000_000_000
 
 # Of equal units, where fewer would do: what they send goes round among so many at a time.
 _MOST_COPIES = 1024
@@ -54,36 +55,43 @@ class Rows:
     """
 
     def __init__(self, loops: RingLoops, topology: Topology, rings: npt.NDArray[Any], stations: int, late_ps: I64) -> None:
-        orders = loops.orders[rings]
+        orders = loops.orders if np.array_equal(rings, np.arange(len(loops.orders))) else loops.orders[rings]
         chains, length = orders.shape
-        units = length // stations
+        units, n = length // stations, topology.n_ranks
         self.shape = (units, chains, stations)
         self.backward = _backward(orders, topology, stations)
 
-        def by_unit(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        def by_unit(column: npt.NDArray[Any]) -> npt.NDArray[Any]:  # a view, unless rings run backwards
             shaped = column.reshape(chains, units, stations)
-            shaped[self.backward] = shaped[self.backward, ::-1]
-            return np.ascontiguousarray(shaped.transpose(1, 0, 2))
+            if self.backward.any():
+                shaped = shaped.copy()
+                shaped[self.backward] = shaped[self.backward, ::-1]
+            return shaped.transpose(1, 0, 2)
 
-        self.rank, self.next = by_unit(orders.copy()), by_unit(np.roll(orders, -1, axis=1))
-        path = topology.path(self.rank, self.next, loops.channel[rings][None, :, None])
+        ahead = np.roll(orders, -1, axis=1)
+        a, b = _path(orders, ahead, stations, topology, loops.channel[rings])
         links = topology.links
-        self.memory = 2 * topology.n_ranks + self.rank
-        self.a, self.b = path[..., 0].astype(np.int64), path[..., 1].astype(np.int64)
-        self.memory_rate = topology.local_bytes_per_s.take(self.rank)
-        self.a_rate, self.b_rate = links.bytes_per_s.take(self.a), links.bytes_per_s.take(self.b)
-        self.latency = links.latency_ps.take(self.a) + links.latency_ps.take(self.b)
+        latency = _taken(links.latency_ps, a) + _taken(links.latency_ps, b)
         if topology.network is not None:
-            self.latency += topology.tier_latency_ps(self.rank, self.next, loops.channel[rings][None, :, None])
-        self.late, self.ready = late_ps.take(self.rank), late_ps.take(self.next)
-        self.ticks = (self.a >= 3 * topology.n_ranks).astype(np.uint8)  # links between switches are on no path
-        for name in ("memory_rate", "a_rate", "b_rate", "latency", "ticks", "late", "ready"):
-            setattr(self, name, _once(getattr(self, name)))
-        # Rows of a group of ops are written ring by ring (flat), or slice by slice and rank by rank (between nodes).
-        position = by_unit(np.tile(np.arange(length), (chains, 1)))
-        group = int(topology.ranks_per_node[0])
-        ring = rings[None, :, None]
-        self.row = np.ascontiguousarray(position * group + ring % group if loops.in_node else ring * length + position, np.int64)
+            latency = latency + topology.tier_latency_ps(orders, ahead, loops.channel[rings][:, None])
+        self.rank, self.a, self.b = by_unit(orders), by_unit(a), by_unit(b)
+        self.memory_rate, self.late, self.ready = (by_unit(_taken(column, ranks)) for column, ranks in (
+            (topology.local_bytes_per_s, orders), (late_ps, orders), (late_ps, ahead)))  # fmt: skip
+        self.a_rate, self.b_rate = (by_unit(_taken(links.bytes_per_s, ids)) for ids in (a, b))
+        self.latency = by_unit(latency)
+        self.ticks = by_unit((a >= 3 * n).astype(np.uint8))  # links between switches are on no path
+        names = topology.link_in_node
+        self.names = tuple(by_unit(names.take(ids)) for ids in (2 * n + orders, a, b)) if (chains, stations) != (1, 1) else ()
+        self.position = by_unit(np.broadcast_to(np.arange(length), (chains, length)))
+        self.ring = rings
+
+    def places(self, units: int, loops: RingLoops, group: int) -> I64:
+        """Place of each station of the first `units` in the order of a group of ops; group: ranks of a node.
+
+        They are written ring by ring (flat), or slice by slice and rank by rank (between nodes).
+        """
+        position, ring = self.position[:units], self.ring[None, :, None]
+        return position * group + ring % group if loops.in_node else ring * loops.orders.shape[1] + position
 
     def take(self, chains: npt.NDArray[Any]) -> Rows:
         """The rows of some chains."""
@@ -92,26 +100,55 @@ class Rows:
         if len(steps) == 1 and steps[0] > 0:  # every so many: no copy is needed
             chains = slice(int(chains[0]), int(chains[-1]) + 1, int(steps[0]))  # type: ignore[assignment]
         for name, column in vars(self).items():
-            setattr(part, name, column if name == "shape" else column[chains] if name == "backward" else column[:, chains])
+            setattr(part, name, column if name == "shape" else column[chains] if name in ("backward", "ring") else
+                    tuple(each[:, chains] for each in column) if name == "names" else column[:, chains])  # fmt: skip
         part.shape = part.rank.shape
         return part
 
-    def local_links(self, topology: Topology) -> tuple[npt.NDArray[np.int32], ...]:
+    def local_links(self) -> tuple[npt.NDArray[np.int32], ...]:
         """Links by number within the unit: memory, a, b. A NIC's receiving side belongs to the unit before, which alone sends there."""
         if self.shape[1:] == (1, 1):  # whatever they are, they are three
-            return tuple(np.full(self.shape, i, np.int32) for i in range(3))
-        names = topology.link_in_node
-        found = [names.take(ids) for ids in (self.memory, self.a, self.b)]
-        used = np.zeros(int(names.max()) + 1, bool)
-        for ids in found:
+            return tuple(np.broadcast_to(np.int32(i), self.shape) for i in range(3))
+        found = [alike(ids) for ids in self.names]
+        some = [ids[:1] if ids.strides[0] == 0 else ids for ids in found]
+        used = np.zeros(max(int(ids.max()) for ids in some) + 1, bool)
+        for ids in some:
             used[ids.ravel()] = True
         dense = (np.cumsum(used) - 1).astype(np.int32)
-        return tuple(dense.take(ids) for ids in found)
+        return tuple(np.broadcast_to(dense.take(ids), self.shape) for ids in some)
 
 
-def _once(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The same column; where all its rows are equal one number stands for them, which takes no memory to go over."""
-    return np.broadcast_to(column.flat[0], column.shape) if (column == column.flat[0]).all() else column
+def _path(orders: I64, ahead: I64, stations: int, topology: Topology, channel: I64) -> tuple[I64, I64]:
+    """Links from every rank of the rings to the next one, i64[rings, length] each: of the fabric inside units, of NICs between them."""
+    chains, length = orders.shape
+    n, m, nodes = topology.n_ranks, topology.nics_per_node, topology.n_nodes
+    if nodes == 1 or length == stations:
+        path = topology.path(orders, ahead, channel[:, None])
+        return path[..., 0].astype(np.int64), path[..., 1].astype(np.int64)
+
+    def nics(ranks: I64) -> I64:
+        return topology.node_of.take(ranks) * np.int64(m) + topology.nic_of(ranks, channel[:, None])
+
+    last = slice(stations - 1, None, stations)
+    leaves = nics(orders[:, last])
+    enters = np.roll(leaves, -1, axis=1) if stations == 1 else nics(ahead[:, last])
+    if stations == 1:
+        return 3 * n + leaves, 3 * n + nodes * m + enters
+    a, b = orders.copy(), n + ahead
+    a[:, last], b[:, last] = 3 * n + leaves, 3 * n + nodes * m + enters
+    return a, b
+
+
+def _taken(column: npt.NDArray[Any], ids: I64) -> npt.NDArray[Any]:
+    """column[ids]; where all of them are equal one number stands for them, which takes no memory to go over."""
+    least, most = int(ids.min()), int(ids.max())
+    some = column[least : most + 1]
+    return np.broadcast_to(column[least], ids.shape) if (some == some[0]).all() else column.take(ids)
+
+
+def alike(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The same column; where all units have the same, one row stands for them."""
+    return np.broadcast_to(column[:1], column.shape) if column.strides[0] and (column == column[:1]).all() else column
 
 
 def by_class(values: npt.NDArray[Any], class_of: I64) -> npt.NDArray[Any]:
@@ -146,61 +183,98 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
     units, chains, stations = rows.shape
     slices = loops.slice_of.shape[1]
     free = np.zeros(rows.shape, np.int64) if memory_free_ps is None else memory_free_ps
-    named = rows.local_links(topology)
-    links = [*named, rows.memory_rate, rows.a_rate, rows.b_rate, rows.latency, rows.ticks, rows.late, rows.ready]
+    of_rates = (rows.memory_rate, rows.a_rate, rows.b_rate, rows.latency, rows.ticks, rows.late, rows.ready)
+    links = [*rows.local_links(), *(alike(column) for column in of_rates)]
     columns = [*links, free, *(begin or ())]
     where = [np.where(np.isin(link, changes.link), link, -1) for link in (rows.a, rows.b)] if changes else []
     turn = turned_onto_itself([*columns, *where]) if merge and sizes.shape[-1] == 1 else units
+
+    def told(several: int) -> dict[str, Any]:
+        return _told(rows, loops, rings, topology, columns, several, changes) | {
+            "alpha_ps": alpha_ps, "nominal_bytes": nominal_bytes, "n_sizes": sizes.shape[-1], "jumps": jumps,
+            "bytes": np.ascontiguousarray(sizes).ravel(), "swept": False, "merged": merged}  # fmt: skip
+
+    def again(sizes: I64, free: I64, begin: tuple[I64, I64] | None) -> tuple[I64, I64, I64, dict[str, int]]:
+        return evaluate(rows, loops, rings, topology, sizes, nominal_bytes, alpha_ps, memory_free_ps=free, begin=begin, jumps=jumps,
+                        changes=changes)  # fmt: skip
+
     if sizes.shape[-1] > 1:
         one = chains == stations == loops.depth == slices == 1 and not loops.copies
-        if one and merge and not merged and turned_onto_itself([*links, *where]) == 1:
-
-            def of(nbytes: int, *at: int) -> tuple[I64, I64, I64, dict[str, int]]:
-                free_ps, *begins = (np.broadcast_to(np.int64(each), rows.shape) for each in at)
-                return evaluate(rows, loops, rings, topology, np.full((1, 1, 1, 1), nbytes), nominal_bytes, alpha_ps,
-                                memory_free_ps=free_ps, begin=tuple(begins) or None, jumps=jumps, changes=changes)  # type: ignore[arg-type]
-
+        found, simple = None, merge and not merged
+        if one and simple and turned_onto_itself([*links, *where]) == 1:
+            of = partial(_alone, again, rows.shape)
             found = _each_by_itself(of, [sizes, free, *(begin or ())], loops.steps, int(rows.latency.flat[0]))
-            if found is not None:
-                return found
-        if units * chains * stations * slices * loops.depth * loops.steps > _MOST_EACH:
+        messages = units * chains * stations * slices * loops.depth * loops.steps
+        if found is None and simple and stations == 1 and not changes and messages <= _MOST_SWEPT:
+            found = _swept(lambda: again(sizes.max(axis=-1, keepdims=True), free, begin), told(units), (units, chains, slices))
+        if found is not None:
+            return found
+        if messages > _MOST_EACH:
             raise Inapplicable("chunks differ by an element, so that no two messages are alike, and there are too many to time each "
                                f"(none differ where the number of elements is a multiple of {loops.parts:,})")
     if rows.backward.any() and (turn > 2 or sizes.shape[-1] > 1):
         raise Inapplicable("rings in both directions are timed without it where all nodes, or every other one, are alike, and all messages "
                            "too: no NIC that they use may be slower, no rank late")
     several = _several(units, turn, loops) if jumps and not rows.backward.any() else turn
-    kept = [np.ascontiguousarray(column[:several]).ravel() for column in columns]
-    key = None
+    inputs, key = told(several), None
     if known is not None and turn < units and all((link < 0).all() for link in where):  # others are hardly ever met twice
-        key = (turn, hashlib.sha256(b"".join(column.tobytes() for column in (*kept, sizes))).digest())
+        own = [inputs[name] for name in (*_BY_ROW, "begin_ps", "begin_batch")]
+        key = (turn, hashlib.sha256(b"".join(column.tobytes() for column in (*own, sizes))).digest())
     if known is not None and key in known:
         return (*known[key], {"units": 0, "rounds": 0, "jumped": 0, "merged": 0})
-    finish = np.zeros(several * chains * stations, np.int64)
-    ends = np.zeros((2, several * chains * slices), np.int64)
-    none = np.zeros(0, np.int64)
-    names = ("memory", "link_a", "link_b", "memory_bytes_per_s", "a_bytes_per_s", "b_bytes_per_s", "latency_ps", "ticks", "late_ps",
-             "ready_ps", "memory_free_ps", "begin_ps", "begin_batch")  # fmt: skip
-    input_columns = {
-        "units": several, "chains": chains, "stations": stations, "depth": loops.depth, "steps": loops.steps, "reducing": loops.reducing,
-        "alpha_ps": alpha_ps, "nominal_bytes": nominal_bytes, "n_sizes": sizes.shape[-1],
-        "copies": loops.copies, "passes_on": loops.in_node, "jumps": jumps,
-        "slices": np.count_nonzero(loops.slice_of[rings] >= 0, axis=1).astype(np.int64), "bytes": np.ascontiguousarray(sizes).ravel(),
-        "group": np.maximum(loops.slice_of[rings], 0).astype(np.int64).ravel(), "row": np.ascontiguousarray(rows.row[:several]).ravel(),
-        "begin_ps": none, "begin_batch": none, **dict(zip(names, kept, strict=False)),
-        "finish_ps": finish, "end_ps": ends[0], "end_batch": ends[1], "all_links": len(topology.links), **changes.columns(),
-        **{name: np.ascontiguousarray(link[: several if changes else 0], np.int32).ravel()
-           for name, link in (("all_a", rows.a), ("all_b", rows.b))},
-    }  # fmt: skip
-    status, rounds, jumped = _core.simulate_rings({**input_columns, "merged": merged})
+    status, rounds, jumped = _core.simulate_rings(inputs)
     if status == _DISORDER and not merged:  # some chains overtake others
-        status, rounds, jumped = _core.simulate_rings({**input_columns, "merged": (merged := True)})
+        status, rounds, jumped = _core.simulate_rings({**inputs, "merged": (merged := True)})
     _check(status)
-    shaped = (_repeated(finish.reshape(several, chains, stations)[:turn], units),
-              *(_repeated(end.reshape(several, chains, slices)[:turn], units) for end in ends))
+    shaped = (_repeated(inputs["finish_ps"].reshape(several, chains, stations)[:turn], units),
+              *(_repeated(inputs[end].reshape(several, chains, slices)[:turn], units) for end in ("end_ps", "end_batch")))
     if known is not None and key is not None:
         known[key] = shaped
     return (*shaped, {"units": turn, "rounds": rounds, "jumped": jumped, "merged": rounds if merged else 0})
+
+
+_BY_ROW = ("memory", "link_a", "link_b", "memory_bytes_per_s", "a_bytes_per_s", "b_bytes_per_s", "latency_ps", "ticks", "late_ps",
+           "ready_ps", "memory_free_ps")  # fmt: skip
+
+
+def _told(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: Topology, columns: list[npt.NDArray[Any]], several: int,
+          changes: Changes) -> dict[str, Any]:  # fmt: skip
+    """What the native evaluation wants to know of the first units, and arrays for what it finds; columns: those of _BY_ROW, then begins."""
+    _, chains, stations = rows.shape
+    slices, none = loops.slice_of.shape[1], np.zeros(0, np.int64)
+    ends = np.zeros((2, several * chains * slices), np.int64)
+    kept = [np.ascontiguousarray(column[:several]).ravel() for column in columns]
+    return {
+        "units": several, "chains": chains, "stations": stations, "depth": loops.depth, "steps": loops.steps, "reducing": loops.reducing,
+        "copies": loops.copies, "passes_on": loops.in_node,
+        "slices": np.count_nonzero(loops.slice_of[rings] >= 0, axis=1).astype(np.int64),
+        "group": np.maximum(loops.slice_of[rings], 0).astype(np.int64).ravel(),
+        "row": np.ascontiguousarray(rows.places(several, loops, int(topology.ranks_per_node[0])), np.int64).ravel(),
+        "begin_ps": none, "begin_batch": none, **dict(zip((*_BY_ROW, "begin_ps", "begin_batch"), kept, strict=False)),
+        "finish_ps": np.zeros(several * chains * stations, np.int64), "end_ps": ends[0], "end_batch": ends[1],
+        "all_links": len(topology.links), **changes.columns(),
+        **{name: np.ascontiguousarray(link[: several if changes else 0], np.int32).ravel()
+           for name, link in (("all_a", rows.a), ("all_b", rows.b))},
+    }  # fmt: skip
+
+
+def _swept(of_one_length: Callable[[], tuple[I64, I64, I64, dict[str, int]]], inputs: dict[str, Any],
+           shape: tuple[int, int, int]) -> tuple[I64, I64, I64, dict[str, int]] | None:  # fmt: skip
+    """What `evaluate` returns, of every message by itself, step by step; None where it is not made for that.
+
+    of_one_length: what `evaluate` returns where all messages are alike: the order in which links serve does not depend on lengths, nor do
+    batches. shape: units, chains and slices.
+    """
+    *_, end_batch, done = of_one_length()
+    if done["merged"]:
+        return None
+    status, rounds, _ = _core.simulate_rings({**inputs, "swept": True})
+    if status == _BAD:
+        return None
+    _check(status)
+    units, chains, _ = shape
+    return (inputs["finish_ps"].reshape(units, chains, 1), inputs["end_ps"].reshape(shape), end_batch,
+            {"units": units, "rounds": rounds, "jumped": 0, "merged": 0})
 
 
 def _repeated(found: I64, units: int) -> I64:
@@ -215,6 +289,13 @@ def _several(units: int, turn: int, loops: RingLoops) -> int:
     return turn * min(units // turn, _MOST_COPIES) if loops.steps > _MOST_COPIES else turn
 
 
+def _alone(again: Callable[..., tuple[I64, I64, I64, dict[str, int]]], shape: tuple[int, ...], nbytes: int,
+           *at: int) -> tuple[I64, I64, I64, dict[str, int]]:  # fmt: skip
+    """What `again` says where all units begin with so many bytes, at one time."""
+    free_ps, *begins = (np.broadcast_to(np.int64(each), shape) for each in at)
+    return again(np.full((1, 1, 1, 1), nbytes), free_ps, tuple(begins) or None)
+
+
 def _each_by_itself(of: Callable[..., tuple[I64, I64, I64, dict[str, int]]], columns: list[I64], steps: int,
                     latency_ps: int) -> tuple[I64, I64, I64, dict[str, int]] | None:  # fmt: skip
     """What `evaluate` returns for a ring of units of one link that are alike but for `columns`; None where a message may wait.
@@ -222,7 +303,9 @@ def _each_by_itself(of: Callable[..., tuple[I64, I64, I64, dict[str, int]]], col
     columns: one number a unit: bytes of the message that begins there, when its memory is free, ps and batch at which it may begin (or not
     these two). of: what `evaluate` returns if all units have such numbers.
     """
-    rows, which = np.unique(np.stack([column.ravel() for column in columns], axis=1), axis=0, return_inverse=True)
+    table = np.stack([column.ravel() for column in columns], axis=1)
+    first, which = kinds_of(table)
+    rows = table[first]
     found = [of(*map(int, row)) for row in rows]
     end_ps, end_batch = (np.array([each[i].flat[0] for each in found]) for i in (1, 2))
     free_ps, begin_ps = rows[:, 1], rows[:, 2] if rows.shape[1] > 2 else rows[:, 1] * 0
@@ -231,8 +314,18 @@ def _each_by_itself(of: Callable[..., tuple[I64, I64, I64, dict[str, int]]], col
         return None
     finish, end, batch, _ = found[0]
     counts = {name: sum(done[name] for *_, done in found) for name in found[0][3]}
-    last = end_ps[which.ravel()[(np.arange(len(which)) - steps) % len(which)]]  # what is at a position after the last step
+    last = end_ps[which[(np.arange(len(which)) - steps) % len(which)]]  # what is at a position after the last step
     return last.reshape(finish.shape), last.reshape(end.shape), batch, counts
+
+
+def kinds_of(table: I64) -> tuple[I64, I64]:
+    """(a row of each kind, kind of each row): rows of one kind are equal. Fast where columns have few values."""
+    kind = np.zeros(len(table), np.int64)
+    for column in table.T:
+        if (column != column[0]).any():
+            values, at = np.unique(column, return_inverse=True)
+            _, kind = np.unique(kind * len(values) + at, return_inverse=True)
+    return np.unique(kind, return_index=True)[1], kind
 
 
 def _check(status: int) -> None:
@@ -253,13 +346,20 @@ def flat_finish(loops: RingLoops, topology: Topology, count: int, itemsize: int,
     rings = np.arange(len(loops.orders))
     rows = Rows(loops, topology, rings, stations, late_ps)
     sizes = loops.chunk_bytes(count, itemsize)
-    finish, _, _, counts = evaluate(rows, loops, rings, topology, sizes, loops.nominal_bytes(count, itemsize), alpha_ps,
+    finish, _, _, counts = evaluate(rows, loops, rings, topology, sizes, one_of(loops.nominal_bytes(count, itemsize)), alpha_ps,
                                     merge=merge, jumps=jumps, changes=changes)
     out = late_ps.copy()
     for chain in rings:
         of = rows.rank[:, chain]
         out[of] = np.maximum(out[of], finish[:, chain])
     return out, counts
+
+
+def one_of(nominal_bytes: I64) -> int:
+    """The number that all rings of a unit have; Inapplicable where they differ."""
+    if (nominal_bytes != nominal_bytes[0]).any():
+        raise Inapplicable("rings of different shares meet in a NIC, or in a rank")
+    return int(nominal_bytes[0])
 
 
 def _stations(loops: RingLoops, topology: Topology) -> int:

@@ -10,6 +10,7 @@ checks that columns fit.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -31,7 +32,7 @@ COLUMNS = ("node_of", "local_of", "nic_bytes_per_s", "nic_latency_ps", "fabric_b
 SCALARS = {"name": str, "nics_per_node": int, "rails": bool, "device": str, "emulated": bool}
 
 
-def _runs(column: npt.NDArray[Any]) -> list[list[int]]:
+def runs(column: npt.NDArray[Any]) -> list[list[int]]:
     """[[value, count], ...]; a staircase 0, 1, 2, … of length c is [first, c, 1]."""
     if len(column) > 2 and (np.diff(column) == 1).all():
         return [[int(column[0]), len(column), 1]]
@@ -41,7 +42,7 @@ def _runs(column: npt.NDArray[Any]) -> list[list[int]]:
 
 
 def _column(runs: Any, what: str) -> npt.NDArray[np.int64]:
-    """The column of `_runs`; the total is bounded before anything is allocated."""
+    """The column of `runs`; the total is bounded before anything is allocated."""
     if not isinstance(runs, list):
         raise DecodeError(f"{what} is a {type(runs).__name__}: expected a list of [value, count].")
     total = 0
@@ -62,7 +63,7 @@ def to_dict(topology: Topology) -> dict[str, Any]:
 
     data: dict[str, Any] = {"format": FORMAT, "version": VERSION}
     data |= {key: getattr(topology, key) for key in SCALARS}
-    data |= {key: _runs(getattr(topology, key)) for key in COLUMNS}
+    data |= {key: runs(getattr(topology, key)) for key in COLUMNS}
     if np.array_equal(topology.local_of, local_indices(topology.node_of)):
         data["local_of"] = None  # ranks of a node in rank order, which is nearly always so
     if topology.network is not None:
@@ -70,6 +71,21 @@ def to_dict(topology: Topology) -> dict[str, Any]:
     if topology.path_limits:
         data["path_limits"] = dict(topology.path_limits)
     return data | {"nic_names": list(topology.nic_names), "sources": dict(topology.sources)}
+
+
+def digest(topology: Topology) -> str:
+    """`Topology.digest`: of all that `to_dict` says but name and sources.
+
+    The texts of what copies with other NICs' rates have too are found once for all of them.
+    """
+    kept, own = topology._texts, ("name", "sources", "path_limits", "nic_bytes_per_s")
+    if not kept:
+        kept.update({key: json.dumps(value, sort_keys=True) for key, value in to_dict(topology).items() if key not in own})
+    texts = {**kept, "nic_bytes_per_s": json.dumps(runs(topology.nic_bytes_per_s))}
+    if topology.path_limits:
+        texts["path_limits"] = json.dumps(dict(topology.path_limits), sort_keys=True)
+    meaning = "{" + ", ".join(f'"{key}": {texts[key]}' for key in sorted(texts)) + "}"
+    return hashlib.sha256(meaning.encode()).hexdigest()[:32]
 
 
 def from_dict(data: Any) -> Topology:
@@ -107,7 +123,7 @@ TIER_SCALARS = {"name": str, "latency_ps": int, "uplinks": int, "uplink_bytes_pe
 
 
 def _network_to_dict(network: Network) -> dict[str, Any]:
-    tiers = [{key: getattr(tier, key) for key in TIER_SCALARS} | {"group_of": _runs(tier.group_of)} for tier in network.tiers]
+    tiers = [{key: getattr(tier, key) for key in TIER_SCALARS} | {"group_of": runs(tier.group_of)} for tier in network.tiers]
     return {"routing": network.routing, "seed": network.seed, "tiers": tiers}
 
 

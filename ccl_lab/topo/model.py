@@ -14,8 +14,6 @@ path, so that a path between equal ends costs exactly the latency that was given
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -30,13 +28,13 @@ import numpy.typing as npt
 from .. import views
 from ..errors import UsageError
 from ..units import Duration
-from . import network, places
+from . import files, network, places
 from .network import Level, Network
 from .rates import INSTANT, Rate, parse_latency, parse_rate, whole, whole_list
 
 GBIT, GBYTE = 1.25e8, 1e9
 # What follows from where ranks and NICs are, whatever their rates.
-_OF_PLACES = ("n_nodes", "ranks_per_node", "link_in_node", "_near")
+_OF_PLACES = ("n_nodes", "ranks_per_node", "link_in_node", "_near", "_texts")
 # Of one rank: a NIC near it; the only far NIC it uses; each of several far ones; each NIC when near and far are used together.
 PATH_LIMITS = ("near", "far", "far_each", "mixed_each")
 I32 = npt.NDArray[np.int32]
@@ -448,11 +446,16 @@ class Topology:
     @cached_property
     def digest(self) -> str:
         """Hex of everything that changes what the topology means (not its name or sources)."""
-        meaning = {key: value for key, value in self.to_dict().items() if key not in ("name", "sources")}
-        return hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()[:32]
+        return files.digest(self)
+
+    @cached_property
+    def _texts(self) -> dict[str, str]:
+        """Of files.digest, shared with copies that have other NICs' rates."""
+        return {}
 
     def __eq__(self, other: object) -> bool:
-        return self is other or isinstance(other, Topology) and self._plain == other._plain
+        same = isinstance(other, Topology) and (self.name, self.sources) == (other.name, other.sources)
+        return self is other or same and self.digest == other.digest  # kept: plans are kept by topology, so equal ones meet often
 
     def __hash__(self) -> int:
         return hash(self.digest)
@@ -464,29 +467,21 @@ class Topology:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON; columns as runs [value, count]."""
-        from .files import to_dict
-        return to_dict(self)
-
-    _plain = cached_property(to_dict)  # plans are kept by topology, so equal ones meet often
+        return files.to_dict(self)
 
     @classmethod
     def from_dict(cls, data: Any) -> Topology:
         """The topology of `to_dict`. Raises DecodeError saying what is wrong."""
-        from .files import from_dict
-        return from_dict(data)
+        return files.from_dict(data)
 
     def save(self, path: Union[str, os.PathLike[str]]) -> Path:
         """Writes the topology as JSON; returns the path."""
-        from .files import save
-
-        return save(self, path)
+        return files.save(self, path)
 
     @classmethod
     def load(cls, path: Union[str, os.PathLike[str]]) -> Topology:
         """Reads what `save` wrote, a description, or a file of ASTRA-sim or SimAI (files.py). Raises DecodeError naming what is wrong."""
-        from .files import load
-
-        return load(path)
+        return files.load(path)
 
     def show(self, **options: Any) -> Any:
         """Draws the topology; returns a widget."""

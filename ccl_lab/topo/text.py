@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,19 @@ def topology_from_text(text: str) -> Topology:
     >>> topology_from_text("cluster:nodes=1,gpus_per_node=2").n_ranks
     2
     """
+    if not text.endswith(".json") and text.partition(":")[0] != "machine":
+        known = _described(text)
+        return known._with_nic_rates(known.nic_bytes_per_s.copy())
+    return _made(text)
+
+
+@lru_cache(maxsize=2)
+def _described(text: str) -> Topology:
+    """Kept, since whoever asks what a fault changes says the same text again and again: 25 MB for 131,072 ranks."""
+    return _made(text)
+
+
+def _made(text: str) -> Topology:
     from .model import Topology
 
     if text.endswith(".json"):

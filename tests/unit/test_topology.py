@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ccl_lab.errors import DecodeError, UsageError
-from ccl_lab.topo import PRESETS, LinkKind, Topology, duration_ps
+from ccl_lab.topo import PRESETS, LinkKind, Topology, duration_ps, topology_from_text
 from ccl_lab.topo.rates import parse_latency, parse_rate
 
 
@@ -181,6 +181,20 @@ def test_presets_have_a_source_for_each_number(name: str) -> None:
     if t.network is not None:
         more |= {"network.routing"} | {f"network.{tier.name}" for tier in t.network.tiers}
     assert set(t.sources) == rates | more and all(t.sources.values())
+
+
+def test_a_text_said_again_gives_a_topology_of_its_own() -> None:
+    """Columns are shared, which nobody can write to; dicts are not, nor what rates decide."""
+    first = topology_from_text("h100:nodes=3")
+    first.sources["fabric"] = "changed"
+    first.path_limits["near"] = 1
+    lost = first.without((1, 2))
+    assert lost.digest != first.digest and not lost.nic_bytes_per_s.all() and first.digest != Topology.preset("h100", nodes=3).digest
+    again = topology_from_text("h100:nodes=3")
+    assert again == Topology.preset("h100", nodes=3) and again.nic_bytes_per_s.all() and again.node_of is first.node_of
+    assert again.without((1, 2)).digest == Topology.preset("h100", nodes=3).without((1, 2)).digest
+    with pytest.raises(ValueError, match="read-only"):
+        again.nic_bytes_per_s[0] = 1
 
 
 def test_presets_by_alias_and_wrong_name() -> None:

@@ -8,6 +8,7 @@
 
 #include "exact.hpp"
 #include "order.hpp"
+#include "path.hpp"
 
 namespace ccl_lab::sim {
 namespace {
@@ -35,8 +36,46 @@ class Gathers {
         busy_[port * sizes + i] = (in.bytes[i] > 0 ? in.alpha_ps : 0) + duration_ps(in.bytes[i], in.bytes_per_s[port]);
   }
 
-  void node(std::int64_t node) {
+  // All nodes. Where what comes in goes on from node to node in arithmetic progressions, two of them are evaluated, and those behind them follow
+  // as far as every decision stays what it was (path.hpp).
+  void all() {
+    for (std::int64_t first = 0, last = 0, end = 0; first < in_.nodes; first = last) {
+      if (first + 1 >= end) end = end_of_progression(first);
+      const std::int64_t alike = end - first;
+      Path paths[2];
+      for (last = first; last < first + std::min<std::int64_t>(alike, 2); ++last) node(last, alike > 2 ? &paths[last - first] : nullptr);
+      if (alike <= 2) continue;
+      const std::int64_t followers = std::min(alike - 2, paths[1].repeats_since(paths[0]));
+      for (std::int64_t i = 0; i < followers; ++i) follow(last++);
+    }
+  }
+
+ private:
+  // The first node behind this one that is not of its class, or whose numbers do not go on as from it to the next one.
+  [[nodiscard]] std::int64_t end_of_progression(std::int64_t first) const {
+    const auto goes_on = [&](const auto& column, std::int64_t each, std::int64_t node) {
+      const std::int64_t* const now = column.data() + node * each;
+      std::int64_t differs = 0;
+      for (std::int64_t i = 0; i < each; ++i) differs |= (now[i] - now[i - each]) ^ (now[i - each] - now[i - 2 * each]);
+      return differs == 0;
+    };
+    const auto class_of = [&](std::int64_t node) { return in_.class_of[static_cast<std::size_t>(node)]; };
+    const std::int64_t ends = owners_ * in_.slices;
+    std::int64_t next = first + 1;
+    for (; next < in_.nodes && class_of(next) == class_of(first); ++next)
+      if (next > first + 1 && !(goes_on(in_.end_ps, ends, next) && goes_on(in_.end_batch, ends, next) && goes_on(finish_, in_.group, next))) break;
+    return next;
+  }
+
+  void follow(std::int64_t node) {
+    std::int64_t* const now = finish_.data() + node * in_.group;
+    for (std::int32_t r = 0; r < group_; ++r) now[r] = 2 * now[r - group_] - now[r - 2 * group_];
+  }
+
+  // What decides is noted in `path`, if there is one.
+  void node(std::int64_t node, Path* path) {
     node_ = node;
+    path_ = path;
     class_ = in_.class_of[static_cast<std::size_t>(node)];
     for (std::int32_t r = 0; r < group_; ++r) {
       free_[static_cast<std::size_t>(r)] = in_.tx_free_ps[port(r)];
@@ -48,13 +87,20 @@ class Gathers {
     std::sort(ended_.begin(), ended_.end(), [](const Slice& a, const Slice& b) {
       return std::tie(a.batch, a.slice, a.owner) < std::tie(b.batch, b.slice, b.owner);
     });
+    for (std::size_t i = 0; path_ && i < ended_.size(); ++i) {
+      path_->fixed(ended_[i].owner * in_.slices + ended_[i].slice);
+      if (i > 0) path_->sign(ended_[i].batch - ended_[i - 1].batch);
+    }
     for (std::size_t first = 0, last = 0; first < ended_.size(); first = last) {
       while (last < ended_.size() && ended_[last].batch == ended_[first].batch) ++last;
       batch({ended_.data() + first, last - first});
     }
   }
 
- private:
+  [[nodiscard]] std::int64_t larger(std::int64_t a, std::int64_t b) {
+    if (path_) path_->sign(a - b);
+    return std::max(a, b);
+  }
   [[nodiscard]] std::size_t port(std::int32_t rank) const { return static_cast<std::size_t>(class_ * in_.group + rank); }
   [[nodiscard]] std::int32_t rank_of(std::int32_t owner) const {
     return static_cast<std::int32_t>(in_.owners[static_cast<std::size_t>(class_ * owners_ + owner)]);
@@ -103,23 +149,24 @@ class Gathers {
     const auto size = static_cast<std::size_t>(put.owner * in_.slices + slice), sizes = in_.bytes.size();
     const std::int32_t from = rank_of(put.owner);
     std::int64_t &tx = free_[static_cast<std::size_t>(from)], &rx = free_[static_cast<std::size_t>(group_ + put.to)];
-    const std::int64_t start = std::max({in_.end_ps[place(put.owner, slice)], in_.late_ps[port(put.to)], tx, rx});
+    const std::int64_t start = larger(larger(in_.end_ps[place(put.owner, slice)], in_.late_ps[port(put.to)]), larger(tx, rx));
     tx = start + busy_[port(from) * sizes + size];
     rx = start + busy_[port(put.to) * sizes + size];
-    const std::int64_t left = std::max(tx, rx);
+    const std::int64_t left = larger(tx, rx);
     raise(from, left);
     raise(put.to, left + in_.tx_latency_ps[port(from)] + in_.rx_latency_ps[port(put.to)]);
   }
 
   void raise(std::int32_t rank, std::int64_t ps) {
     std::int64_t& finish = finish_[static_cast<std::size_t>(node_ * in_.group + rank)];
-    finish = std::max(finish, ps);
+    finish = larger(finish, ps);
   }
 
   const GathersInput& in_;
   const std::span<std::int64_t> finish_;
   const std::int32_t group_;
   std::int64_t node_ = 0, class_ = 0;
+  Path* path_ = nullptr;
   std::int32_t owners_ = 0;
   std::vector<std::int64_t> busy_;  // [classes][group][owners][slices]: of a port, for each size
   Turns turns_;
@@ -154,8 +201,7 @@ bool good(const GathersInput& in, std::span<const std::int64_t> finish_ps) {
 
 bool simulate_gathers(const GathersInput& in, std::span<std::int64_t> finish_ps) noexcept try {
   if (!good(in, finish_ps)) return false;
-  Gathers gathers(in, finish_ps);
-  for (std::int64_t node = 0; node < in.nodes; ++node) gathers.node(node);
+  Gathers(in, finish_ps).all();
   return true;
 } catch (const std::bad_alloc&) {
   return false;

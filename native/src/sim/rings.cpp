@@ -10,6 +10,7 @@
 #include "changes.hpp"
 #include "merged.hpp"
 #include "runs.hpp"
+#include "swept.hpp"
 #include "unit.hpp"
 
 namespace ccl_lab::sim {
@@ -46,8 +47,8 @@ std::vector<Stream> streams(const RingsInput& in) {
   return std::vector<Stream>(static_cast<std::size_t>(in.chains), Stream(in.stations * in.depth));
 }
 
-RingsStatus circle(const RingsInput& in, RingsOutput& out) {
-  Unit unit(in, out);
+RingsStatus circle(const RingsInput& in, RingsOutput& out, bool together) {
+  Unit unit(in, out, together);
   Runs runs(in, out, unit);
   // What units send before they receive is kept for the first time round; of units that send the same, for the first of them.
   std::vector<std::vector<Stream>> first;
@@ -87,7 +88,11 @@ RingsStatus circle(const RingsInput& in, RingsOutput& out) {
 
 RingsStatus simulate_rings(const RingsInput& in, RingsOutput& out) noexcept try {
   if (!good(in) || out.finish_ps.size() != in.row.size()) return RingsStatus::bad_input;
-  return in.merged ? merged_rings(in, out) : circle(in, out);
+  if (in.swept) return swept_rings(in, out);
+  if (in.merged) return merged_rings(in, out);
+  const RingsStatus status = circle(in, out, false);
+  // Rings that come to a rank by different ways: one put may begin before another one of its batch that comes first in the order of ops.
+  return status == RingsStatus::disorder && in.chains > 1 && in.stations > 1 ? circle(in, out, true) : status;
 } catch (const std::bad_alloc&) {
   return RingsStatus::out_of_memory;
 }

@@ -45,6 +45,7 @@ struct RingsInput {
   bool copies = false;        // a station copies its own message after it sent it
   bool passes_on = false;     // puts to others follow the last wait of a slice, in a batch of their own
   bool jumps = true;          // false: every round is evaluated, for tests
+  bool swept = false;         // all units at once, every message, as if they went round by round (swept.hpp): times alone
   bool merged = false;        // chains go on each by itself, where they do not go round by round (merged.hpp)
 
   std::span<const std::int64_t> slices;   // [chains] how often the steps are repeated; 1 where stations > 1

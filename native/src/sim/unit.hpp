@@ -59,7 +59,8 @@ class Choices {
 
 class Unit {
  public:
-  Unit(const RingsInput& in, const RingsOutput& out);
+  // together: puts of one batch take turns before any of them begins, as where rings come to a rank by different ways.
+  Unit(const RingsInput& in, const RingsOutput& out, bool together = false);
 
   // What can be done before a message comes in. `sent`: one stream per chain.
   RingsStatus begin(std::int64_t unit, std::vector<Stream>& sent);
@@ -98,6 +99,9 @@ class Unit {
   void reduce(const At& at);
   void copy_own(const At& at);
   void send(const At& at, std::vector<Stream>& sent);
+  void leave(const At& at, std::vector<Stream>& sent);
+  void put_together(std::vector<Stream>& sent);
+  void take_turns(std::size_t first, std::size_t last);
   void warm_up(std::vector<Stream>& sent);
   void enter_slice(const At& at);
 
@@ -133,6 +137,7 @@ class Unit {
   }
   void note_slice(std::int64_t round);
   [[nodiscard]] std::int64_t through(const At& at, std::int32_t link, std::int64_t start_ps, std::int64_t busy_ps, std::int64_t bytes_per_s);
+  void note_order(const Served& a, const Served& b, std::int64_t batch, std::int64_t op);
   void occupy(Served& a, Served& b, std::int64_t batch, std::int64_t op);
 
   [[nodiscard]] std::size_t slot(std::int64_t chain, std::int64_t slice) const {
@@ -171,6 +176,13 @@ class Unit {
   std::int64_t* state_ = nullptr;
   Station* stations_of_unit_ = nullptr;
   Served* links_of_unit_ = nullptr;
+  struct Put {
+    At at;
+    Served *a, *b;
+    std::int64_t batch, op, turn, served;  // served: turns that its links have given away before, one bit each
+  };
+  bool together_;
+  std::vector<Put> puts_;      // of the batches that are being put together
   std::vector<Message> mail_;  // nothing is left in it after a round
   RingsStatus status_ = RingsStatus::ok;
 
