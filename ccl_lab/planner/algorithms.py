@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import UsageError, suggest
-from ..ir import Builder, RingLoops, Schedule
+from ..ir import Builder, Chains, RingLoops, Schedule
 from . import (
     all_gather_bruck,
     all_gather_direct,
@@ -76,7 +76,8 @@ def nodes_of_equal_size(problem: Problem) -> str:
 class Algorithm(NamedTuple):
     """One row: `build(problem)`, `cost(problem)`, and `misfit(problem)`, empty where it can be used.
 
-    Of algorithms on rings also `loops(problem)`, what they repeat, and `node_phase(problem)`, what comes before it in each node (Outline).
+    Of algorithms on rings also `loops(problem)`, what they repeat, and `node_phase(problem)`, what comes before it in each node (Outline);
+    of those on chains `chains(problem)`.
     """
 
     build: Callable[[Problem], Builder]
@@ -84,6 +85,7 @@ class Algorithm(NamedTuple):
     misfit: Callable[[Problem], str] = always
     loops: Callable[[Problem], RingLoops | None] | None = None
     node_phase: Callable[[Problem], Callable[[np.ndarray], Schedule] | None] | None = None
+    chains: Callable[[Problem], Chains] | None = None
 
 
 _ALL_TO_ALL = {
@@ -144,15 +146,16 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
     },
     "broadcast": {
         "binomial": Algorithm(broadcast_binomial.binomial, formulas.broadcast_binomial),
-        "pipelined_ring": Algorithm(broadcast_pipelined_ring.pipelined_ring, formulas.broadcast_pipelined_ring),
+        "pipelined_ring": Algorithm(broadcast_pipelined_ring.pipelined_ring, formulas.broadcast_pipelined_ring,
+                                    chains=broadcast_pipelined_ring.chained),
         "one_pass": Algorithm(broadcast_one_pass.one_pass, formulas_mapped.broadcast_one_pass, unshared),
-        "balance": Algorithm(balance.broadcast, balance.broadcast_cost),
+        "balance": Algorithm(balance.broadcast, balance.broadcast_cost, chains=balance.broadcast_chains),
     },
     "reduce": {
         "binomial": Algorithm(reduce_binomial.binomial, formulas.reduce_binomial),
-        "ring": Algorithm(reduce_ring.ring, formulas.reduce_ring),
+        "ring": Algorithm(reduce_ring.ring, formulas.reduce_ring, chains=reduce_ring.chained),
         "one_pass": Algorithm(reduce_one_pass.one_pass, formulas_mapped.reduce_one_pass, unshared),
-        "balance": Algorithm(balance.reduce, balance.reduce_cost),
+        "balance": Algorithm(balance.reduce, balance.reduce_cost, chains=balance.reduce_chains),
     },
     "gather": {
         "direct": Algorithm(gather.direct, formulas.gather_direct),

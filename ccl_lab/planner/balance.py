@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..ir import Buffer, Builder, RingLoops
+from ..ir import Buffer, Builder, Chains, RingLoops
 from ..topo import Topology
 from . import (
     all_gather_ring,
@@ -140,6 +140,20 @@ def reduce(problem: Problem) -> Builder:
     if not is_degraded(problem.topology):
         return _named(reduce_ring.ring(problem))
     return reduce_ring.along(problem, "balance", chains(problem, rank_rings(problem.topology)))
+
+
+def broadcast_chains(problem: Problem) -> Chains:
+    """What `broadcast` repeats."""
+    return broadcast_pipelined_ring.chained_along(problem, _chains(problem))
+
+
+def reduce_chains(problem: Problem) -> Chains:
+    """What `reduce` repeats."""
+    return reduce_ring.chained_along(problem, _chains(problem))
+
+
+def _chains(problem: Problem) -> Rings:
+    return chains(problem, rank_rings(problem.topology) if is_degraded(problem.topology) else None)
 
 
 # -- pairs
