@@ -19,6 +19,7 @@ from ..errors import ShapeError
 from . import collectives
 from .builder import Builder
 from .chains import Chains
+from .pairs import Pairs
 from .schedule import Schedule
 
 
@@ -101,7 +102,8 @@ class Outline:
 
     `emit(builder)` runs the algorithm on what `builder` (a Builder, or what takes its calls) makes; `loops` where the schedule is made of
     rings; `node_phase(owners)` a Schedule of one node, where the ranks of these local indices take part in rings: what happens inside it
-    before they begin; `chains` where it is made of chains.
+    before they begin; `chains` where it is made of chains, `pairs` where every rank puts to
+    every other one.
     """
 
     collective: str
@@ -117,6 +119,7 @@ class Outline:
     loops: RingLoops | None = None
     node_phase: Callable[[np.ndarray], Schedule] | None = None
     chains: Chains | None = None
+    pairs: Pairs | None = None
 
     @cached_property
     def _unrolled(self) -> Schedule:

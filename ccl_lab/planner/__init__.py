@@ -81,8 +81,9 @@ def outline(collective: str, topology: Topology | int, nbytes: Size = "1MiB", *,
     loops = found.loops(problem) if found.loops else None
     node_phase = found.node_phase(problem) if loops and found.node_phase else None
     chains = found.chains(problem) if found.chains else None
+    pairs = found.pairs(problem) if found.pairs else None
     return Outline(collective, chosen, problem.n, problem.in_place, problem.nbytes, dtype, redop, why, emit, about, loops, node_phase,
-                   chains)
+                   chains, pairs)
 
 
 def _check_fits(problem: Problem, algorithm: str) -> None:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..ir import Buffer, Builder, Chains, RingLoops
+from ..ir import Buffer, Builder, Chains, Pairs, RingLoops
 from ..topo import Topology
 from . import (
     all_gather_ring,
@@ -269,6 +269,11 @@ def all_to_all(problem: Problem) -> Builder:
     if problem.in_place:
         _replace_blocks(b, problem)
     return b
+
+
+def all_to_all_pairs(problem: Problem) -> Pairs | None:
+    """What `all_to_all` repeats; None where NICs are lost, and as of `direct`."""
+    return None if is_degraded(problem.topology) else all_to_all_direct.pairs(problem)
 
 
 def _replace_blocks(b: Builder, problem: Problem) -> None:
