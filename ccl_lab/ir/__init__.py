@@ -1,12 +1,14 @@
 """The schedule and its meaning: columns, builder, layout, text and binary forms, interpreter."""
 
 from .builder import Builder, Ref
+from .chains import Chains
 from .interpret import interpret
 from .layout import Layout
 from .loops import Outline, RingLoops
 from .ops import Buffer, Collective, DType, Kind, RedOp
+from .pairs import Pairs
 from .schedule import Schedule
 from .table import Op, OpTable, describe
 
-__all__ = ["Buffer", "Builder", "Collective", "DType", "Kind", "Layout", "Op", "OpTable", "Outline", "RedOp", "Ref", "RingLoops",
-           "Schedule", "describe", "interpret"]  # fmt: skip
+__all__ = ["Buffer", "Builder", "Chains", "Collective", "DType", "Kind", "Layout", "Op", "OpTable", "Outline", "Pairs", "RedOp", "Ref",
+           "RingLoops", "Schedule", "describe", "interpret"]  # fmt: skip

@@ -18,6 +18,8 @@ from .. import units
 from ..errors import ShapeError
 from . import collectives
 from .builder import Builder
+from .chains import Chains
+from .pairs import Pairs
 from .schedule import Schedule
 
 
@@ -103,7 +105,8 @@ class Outline:
 
     `emit(builder)` runs the algorithm on what `builder` (a Builder, or what takes its calls) makes; `loops` where the schedule is made of
     rings; `node_phase(owners)` a Schedule of one node, where the ranks of these local indices take part in rings: what happens inside it
-    before they begin.
+    before they begin; `chains` where it is made of chains, `pairs` where every rank puts to
+    every other one.
     """
 
     collective: str
@@ -118,6 +121,8 @@ class Outline:
     ops_about: int
     loops: RingLoops | None = None
     node_phase: Callable[[np.ndarray], Schedule] | None = None
+    chains: Chains | None = None
+    pairs: Pairs | None = None
 
     @cached_property
     def _unrolled(self) -> Schedule:

@@ -80,7 +80,10 @@ def outline(collective: str, topology: Topology | int, nbytes: Size = "1MiB", *,
     about = choose.ops_about(problem, choose.Candidate(chosen, found.cost(problem), ""))
     loops = found.loops(problem) if found.loops else None
     node_phase = found.node_phase(problem) if loops and found.node_phase else None
-    return Outline(collective, chosen, problem.n, problem.in_place, problem.nbytes, dtype, redop, why, emit, about, loops, node_phase)
+    chains = found.chains(problem) if found.chains else None
+    pairs = found.pairs(problem) if found.pairs else None
+    return Outline(collective, chosen, problem.n, problem.in_place, problem.nbytes, dtype, redop, why, emit, about, loops, node_phase,
+                   chains, pairs)
 
 
 def _check_fits(problem: Problem, algorithm: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import UsageError, suggest
-from ..ir import Builder, RingLoops, Schedule
+from ..ir import Builder, Chains, Pairs, RingLoops, Schedule
 from . import (
     all_gather_bruck,
     all_gather_direct,
@@ -76,7 +76,8 @@ def nodes_of_equal_size(problem: Problem) -> str:
 class Algorithm(NamedTuple):
     """One row: `build(problem)`, `cost(problem)`, and `misfit(problem)`, empty where it can be used.
 
-    Of algorithms on rings also `loops(problem)`, what they repeat, and `node_phase(problem)`, what comes before it in each node (Outline).
+    Of algorithms on rings also `loops(problem)`, what they repeat, and `node_phase(problem)`, what comes before it in each node (Outline);
+    of those on chains `chains(problem)`, of direct ones `pairs(problem)`.
     """
 
     build: Callable[[Problem], Builder]
@@ -84,14 +85,16 @@ class Algorithm(NamedTuple):
     misfit: Callable[[Problem], str] = always
     loops: Callable[[Problem], RingLoops | None] | None = None
     node_phase: Callable[[Problem], Callable[[np.ndarray], Schedule] | None] | None = None
+    chains: Callable[[Problem], Chains] | None = None
+    pairs: Callable[[Problem], Pairs | None] | None = None
 
 
 _ALL_TO_ALL = {
-    "direct": Algorithm(all_to_all_direct.direct, formulas.all_to_all_direct),
+    "direct": Algorithm(all_to_all_direct.direct, formulas.all_to_all_direct, pairs=all_to_all_direct.pairs),
     "paired": Algorithm(all_to_all_paired.paired, formulas.all_to_all_paired),
     "hierarchical": Algorithm(all_to_all_hierarchical.hierarchical, formulas.all_to_all_hierarchical, nodes_of_equal_size),
     "one_pass": Algorithm(all_to_all_one_pass.one_pass, formulas_mapped.all_to_all_one_pass, unshared),
-    "balance": Algorithm(balance.all_to_all, balance.all_to_all_cost),
+    "balance": Algorithm(balance.all_to_all, balance.all_to_all_cost, pairs=balance.all_to_all_pairs),
 }
 
 # Made for topologies that lost NICs: `auto` takes them there only; asked for by name they are planned anywhere.
@@ -112,7 +115,7 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
         "halving_doubling": Algorithm(all_reduce_halving_doubling.halving_doubling, formulas.all_reduce_halving_doubling),
         "recursive_doubling": Algorithm(all_reduce_recursive_doubling.recursive_doubling, formulas.all_reduce_recursive_doubling),
         "double_binary_tree": Algorithm(all_reduce_double_binary_tree.double_binary_tree, formulas.all_reduce_double_binary_tree),
-        "direct": Algorithm(all_reduce_direct.direct, formulas.all_reduce_direct),
+        "direct": Algorithm(all_reduce_direct.direct, formulas.all_reduce_direct, pairs=all_reduce_direct.pairs),
         "hierarchical": Algorithm(all_reduce_hierarchical.hierarchical, formulas.all_reduce_hierarchical, nodes_of_equal_size,
                                   all_reduce_hierarchical.loops, all_reduce_hierarchical.node_phase),
         "flat": Algorithm(all_reduce_flat.flat, formulas_mapped.all_reduce_flat, unshared),
@@ -131,28 +134,29 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
         "ring": Algorithm(all_gather_ring.ring, formulas.all_gather_ring, loops=all_gather_ring.loops),
         "recursive_doubling": Algorithm(all_gather_recursive_doubling.recursive_doubling, formulas.all_gather_recursive_doubling),
         "bruck": Algorithm(all_gather_bruck.bruck, formulas.all_gather_bruck),
-        "direct": Algorithm(all_gather_direct.direct, formulas.all_gather_direct),
+        "direct": Algorithm(all_gather_direct.direct, formulas.all_gather_direct, pairs=all_gather_direct.pairs),
         "one_pass": Algorithm(all_gather_one_pass.one_pass, formulas_mapped.all_gather_one_pass, unshared),
         "balance": Algorithm(balance.all_gather, balance.all_gather_cost, loops=balance.all_gather_loops),
     },
     "reduce_scatter": {
         "ring": Algorithm(reduce_scatter_ring.ring, formulas.reduce_scatter_ring, loops=reduce_scatter_ring.loops),
         "recursive_halving": Algorithm(reduce_scatter_recursive_halving.recursive_halving, formulas.reduce_scatter_recursive_halving),
-        "direct": Algorithm(reduce_scatter_direct.direct, formulas.reduce_scatter_direct),
+        "direct": Algorithm(reduce_scatter_direct.direct, formulas.reduce_scatter_direct, pairs=reduce_scatter_direct.pairs),
         "one_pass": Algorithm(reduce_scatter_one_pass.one_pass, formulas_mapped.reduce_scatter_one_pass, unshared),
         "balance": Algorithm(balance.reduce_scatter, balance.reduce_scatter_cost, loops=balance.reduce_scatter_loops),
     },
     "broadcast": {
         "binomial": Algorithm(broadcast_binomial.binomial, formulas.broadcast_binomial),
-        "pipelined_ring": Algorithm(broadcast_pipelined_ring.pipelined_ring, formulas.broadcast_pipelined_ring),
+        "pipelined_ring": Algorithm(broadcast_pipelined_ring.pipelined_ring, formulas.broadcast_pipelined_ring,
+                                    chains=broadcast_pipelined_ring.chained),
         "one_pass": Algorithm(broadcast_one_pass.one_pass, formulas_mapped.broadcast_one_pass, unshared),
-        "balance": Algorithm(balance.broadcast, balance.broadcast_cost),
+        "balance": Algorithm(balance.broadcast, balance.broadcast_cost, chains=balance.broadcast_chains),
     },
     "reduce": {
         "binomial": Algorithm(reduce_binomial.binomial, formulas.reduce_binomial),
-        "ring": Algorithm(reduce_ring.ring, formulas.reduce_ring),
+        "ring": Algorithm(reduce_ring.ring, formulas.reduce_ring, chains=reduce_ring.chained),
         "one_pass": Algorithm(reduce_one_pass.one_pass, formulas_mapped.reduce_one_pass, unshared),
-        "balance": Algorithm(balance.reduce, balance.reduce_cost),
+        "balance": Algorithm(balance.reduce, balance.reduce_cost, chains=balance.reduce_chains),
     },
     "gather": {
         "direct": Algorithm(gather.direct, formulas.gather_direct),

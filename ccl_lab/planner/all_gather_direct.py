@@ -5,7 +5,7 @@ Invariant: no two ranks of a round write to the same one (direct.py).
 
 from __future__ import annotations
 
-from ..ir import Builder
+from ..ir import Builder, Pairs
 from .direct import rounds
 from .problem import Problem
 from .runs import everyone
@@ -28,3 +28,9 @@ def direct(problem: Problem) -> Builder:
     for _, source in rounds(problem, rank):
         b.wait(rank=rank, peer=source, channel=channel)
     return b
+
+
+def pairs(problem: Problem) -> Pairs | None:
+    """What `direct` repeats; None where nodes differ in size."""
+    channels = problem.slices(problem.nics_per_rank, problem.block_bytes)
+    return None if problem.grid is None else Pairs(problem.grid, channels, keeps=not problem.in_place)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..ir import Builder
+from ..ir import Builder, Pairs
 from .direct import rounds
 from .problem import Problem
 
@@ -27,6 +27,13 @@ def direct(problem: Problem) -> Builder:
     for b.step, (_, source) in enumerate(rounds(problem, rank)):
         receive(b, problem, rank, source, channel)
     return b
+
+
+def pairs(problem: Problem) -> Pairs | None:
+    """What `direct` repeats; None where nodes differ in size, in place (where blocks are copied as they come), and of all_to_allv."""
+    if problem.grid is None or problem.in_place or problem.counts is not None:
+        return None
+    return Pairs(problem.grid, problem.slices(problem.nics_per_rank, problem.block_bytes), keeps=True)
 
 
 def exchange_builder(problem: Problem, algorithm: str, channels: int) -> tuple[Builder, np.ndarray, np.ndarray]:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..ir import Buffer, Builder, RingLoops
+from ..ir import Buffer, Builder, Chains, Pairs, RingLoops
 from ..topo import Topology
 from . import (
     all_gather_ring,
@@ -145,6 +145,20 @@ def reduce(problem: Problem) -> Builder:
     return reduce_ring.along(problem, "balance", chains(problem, rank_rings(problem.topology)))
 
 
+def broadcast_chains(problem: Problem) -> Chains:
+    """What `broadcast` repeats."""
+    return broadcast_pipelined_ring.chained_along(problem, _chains(problem))
+
+
+def reduce_chains(problem: Problem) -> Chains:
+    """What `reduce` repeats."""
+    return reduce_ring.chained_along(problem, _chains(problem))
+
+
+def _chains(problem: Problem) -> Rings:
+    return chains(problem, rank_rings(problem.topology) if is_degraded(problem.topology) else None)
+
+
 # -- pairs
 
 
@@ -258,6 +272,11 @@ def all_to_all(problem: Problem) -> Builder:
     if problem.in_place:
         _replace_blocks(b, problem)
     return b
+
+
+def all_to_all_pairs(problem: Problem) -> Pairs | None:
+    """What `all_to_all` repeats; None where NICs are lost, and as of `direct`."""
+    return None if is_degraded(problem.topology) else all_to_all_direct.pairs(problem)
 
 
 def _replace_blocks(b: Builder, problem: Problem) -> None:

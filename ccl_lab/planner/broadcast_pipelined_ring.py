@@ -5,7 +5,9 @@ Invariant: chunk = (channel, i); position p passes chunk i on at step i + p.
 
 from __future__ import annotations
 
-from ..ir import Builder
+import numpy as np
+
+from ..ir import Builder, Chains
 from .cost import broadcast_depth
 from .orders import Rings, chains
 from .problem import Problem
@@ -39,3 +41,15 @@ def along(problem: Problem, name: str, at: Rings) -> Builder:
     begin, end = at.first[root] * depth, (at.first + at.weight)[root] * depth
     b.copy(rank=at.rank[root], src=b.input[begin:end], dst=b.output[begin:end], channel=at.channel[root])
     return b
+
+
+def chained(problem: Problem) -> Chains:
+    """What `pipelined_ring` repeats."""
+    return chained_along(problem, chains(problem))
+
+
+def chained_along(problem: Problem, at: Rings) -> Chains:
+    """What `along` repeats."""
+    depth, first = broadcast_depth(problem, at.channels), np.arange(at.channels) * problem.n
+    return Chains(at.rank.reshape(at.channels, -1), at.channel[first], at.weight[first], at.units * depth, depth, adds=False,
+                  keeps=not problem.in_place)

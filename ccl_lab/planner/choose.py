@@ -59,7 +59,7 @@ def candidates(problem: Problem, whole: bool = False) -> list[Candidate]:
 
 
 def pick(problem: Problem, ranked: list[Candidate], outlined: bool = False) -> str:
-    """The cheapest whose table of ops has at most MOST_OPS rows; outlined: of those without a table, whose ops are in rings or MOST_TOLD.
+    """The cheapest whose table of ops has at most MOST_OPS rows; outlined: of those without a table, in rings, in chains, or MOST_TOLD.
 
     Of those within 1 % of it, one that works on shared memory in place, then the one with the fewest ops: the model says that they
     are as fast, but it prices a slice that is still in the caches as one that comes from memory.
@@ -76,7 +76,10 @@ def pick(problem: Problem, ranked: list[Candidate], outlined: bool = False) -> s
 def _long(problem: Problem, candidate: Candidate, outlined: bool) -> bool:
     if ops_about(problem, candidate) <= (MOST_TOLD if outlined else MOST_OPS):
         return False
-    loops = ALGORITHMS[problem.collective][candidate.name].loops if outlined and candidate.name not in BOTH_WAYS else None
+    algorithm = ALGORITHMS[problem.collective][candidate.name]
+    if outlined and algorithm.chains:
+        return False
+    loops = algorithm.loops if outlined and candidate.name not in BOTH_WAYS else None
     return loops is None or loops(problem) is None
 
 

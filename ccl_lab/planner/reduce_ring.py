@@ -5,7 +5,9 @@ Invariant: chunk = (channel, i); position p (the root is 0) passes chunk i on at
 
 from __future__ import annotations
 
-from ..ir import Buffer, Builder, Ref
+import numpy as np
+
+from ..ir import Buffer, Builder, Chains, Ref
 from .cost import broadcast_depth
 from .orders import Rings, chains
 from .problem import Problem
@@ -42,3 +44,14 @@ def along(problem: Problem, name: str, at: Rings) -> Builder:
         where, b.step = slice(chunk[inner], after[inner]), step[inner]
         b.put(rank=at.rank[inner], peer=at.prev[inner], src=b.scratch[where], dst=b.scratch[where], channel=at.channel[inner])
     return b
+
+
+def chained(problem: Problem) -> Chains:
+    """What `ring` repeats."""
+    return chained_along(problem, chains(problem))
+
+
+def chained_along(problem: Problem, at: Rings) -> Chains:
+    """What `along` repeats."""
+    depth, first = broadcast_depth(problem, at.channels), np.arange(at.channels) * problem.n
+    return Chains(at.rank.reshape(at.channels, -1)[:, ::-1], at.channel[first], at.weight[first], at.units * depth, depth, adds=True)

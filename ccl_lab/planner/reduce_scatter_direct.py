@@ -5,7 +5,7 @@ Invariant: sources are added in rank order.
 
 from __future__ import annotations
 
-from ..ir import Builder
+from ..ir import Builder, Pairs
 from .direct import rounds, slot, sources
 from .problem import Problem
 from .runs import everyone
@@ -29,3 +29,9 @@ def direct(problem: Problem) -> Builder:
     b.reduce(rank=rank, dst=b.output[channel], channel=channel,
              srcs=sources(rank, n, rank * b.parts + channel, channel, b.parts))
     return b
+
+
+def pairs(problem: Problem) -> Pairs | None:
+    """What `direct` repeats; None where nodes differ in size."""
+    channels = problem.slices(problem.nics_per_rank, problem.block_bytes)
+    return None if problem.grid is None else Pairs(problem.grid, channels, sums=True)

@@ -2,6 +2,8 @@
 
     rings                 loops.py       RingLoops of the outline
     rings between nodes   hierarchy.py   and what comes before and after them inside the nodes
+    chains                chains.py      ranks along which chunks are passed on
+    pairs                 pairs.py       every rank puts to every other one
     anything else         flow.py        ops are timed while they are planned
 
 Is: the choice, and the Summary. Is not: arithmetic. Invariant: the times are those of exact.py on the unrolled schedule, to the picosecond,
@@ -19,11 +21,13 @@ from ..ir import Outline, collectives
 from ..topo import Topology
 from ..trace.statistics import bandwidths
 from ..units import Duration, Size
+from .chains import chain_finish
 from .changes import NONE, Changes
 from .exact import Late, late_times_ps, picoseconds
 from .flow import flow_finish
 from .hierarchy import hierarchical_finish
 from .loops import I64, flat_finish
+from .pairs import pair_finish
 from .summary import Summary
 
 
@@ -53,6 +57,22 @@ def finish_times(outline: Outline, topology: Topology, nbytes: Size | None = Non
             found, counts = flat_finish(outline.loops, topology, outline.count_of(size, dtype), itemsize, late_ps, alpha_ps, changes,
                                         merge=merge, jumps=jumps)
             return found, {"as": "rings", **counts}
+        except Inapplicable:
+            if outline.ops_about > _MOST_TOLD:
+                raise
+    if outline.chains is not None:
+        try:
+            found, counts = chain_finish(outline.chains, topology, outline.count_of(size, dtype), itemsize, late_ps, alpha_ps, changes,
+                                         merge=merge)
+            return found, {"as": "chains", **counts}
+        except Inapplicable:
+            if outline.ops_about > _MOST_TOLD:
+                raise
+    if outline.pairs is not None:
+        try:
+            found, counts = pair_finish(outline.pairs, topology, outline.count_of(size, dtype), itemsize, late_ps, alpha_ps, changes,
+                                        merge=merge)
+            return found, {"as": "pairs", **counts}
         except Inapplicable:
             if outline.ops_about > _MOST_TOLD:
                 raise

@@ -19,6 +19,7 @@ void bind_device_reduce(nb::module_& m);
 void bind_sim(nb::module_& m);
 void bind_sharing(nb::module_& m);
 void bind_sim_scale(nb::module_& m);
+void bind_sim_nodes(nb::module_& m);
 
 namespace {
 
@@ -52,4 +53,5 @@ NB_MODULE(_core, m) {
   bind_sim(m);
   bind_sharing(m);
   bind_sim_scale(m);
+  bind_sim_nodes(m);
 }

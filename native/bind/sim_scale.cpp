@@ -8,37 +8,19 @@
 #include <span>
 #include <tuple>
 
+#include "columns.hpp"
 #include "gil.hpp"
 #include "sim/flow.hpp"
 #include "sim/gathers.hpp"
 #include "sim/rings.hpp"
 
 namespace nb = nanobind;
+using ccl_lab::bind::Columns;
 
 namespace {
 
 template <class T>
 using Column = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-// The columns of a dict, by name.
-class Columns {
- public:
-  explicit Columns(const nb::dict& columns) : columns_(columns) {}
-
-  template <class T>
-  [[nodiscard]] std::span<T> get(const char* name) const {
-    const auto column = nb::cast<Column<T>>(columns_[name]);
-    return {column.data(), column.shape(0)};
-  }
-  [[nodiscard]] std::int64_t number(const char* name) const { return nb::cast<std::int64_t>(columns_[name]); }
-
- private:
-  const nb::dict& columns_;
-};
-
-ccl_lab::sim::ChangeColumns changes(const Columns& c) {
-  return {c.get<const std::int32_t>("change_link"), c.get<const std::int64_t>("change_ps"), c.get<const std::int64_t>("change_bytes_per_s")};
-}
 
 std::tuple<int, std::int64_t, std::int64_t> simulate_rings(const nb::dict& columns) {
   const Columns c(columns);
@@ -56,7 +38,7 @@ std::tuple<int, std::int64_t, std::int64_t> simulate_rings(const nb::dict& colum
       .ticks = c.get<const std::uint8_t>("ticks"), .late_ps = c.get<I64>("late_ps"), .ready_ps = c.get<I64>("ready_ps"),
       .row = c.get<I64>("row"), .memory_free_ps = c.get<I64>("memory_free_ps"), .begin_ps = c.get<I64>("begin_ps"),
       .begin_batch = c.get<I64>("begin_batch"), .all_a = c.get<I32>("all_a"), .all_b = c.get<I32>("all_b"),
-      .all_links = c.number("all_links"), .changes = changes(c)};
+      .all_links = c.number("all_links"), .changes = c.changes()};
   ccl_lab::sim::RingsOutput out{.finish_ps = c.get<std::int64_t>("finish_ps"), .end_ps = c.get<std::int64_t>("end_ps"),
                                 .end_batch = c.get<std::int64_t>("end_batch")};
   const ccl_lab::Unlocked unlocked;
@@ -92,7 +74,7 @@ HeldFlow* make_flow(const nb::dict& columns) {
       .ranks = c.number("ranks"), .channels = c.number("channels"), .nodes = c.number("nodes"), .nics = c.number("nics"),
       .node_of = c.get<I32>("node_of"), .nic = c.get<const std::uint16_t>("nic"), .bytes_per_s = c.get<I64>("bytes_per_s"),
       .latency_ps = c.get<I64>("latency_ps"), .late_ps = c.get<I64>("late_ps"), .alpha_ps = c.number("alpha_ps"), .count = c.number("count"),
-      .parts = c.number("parts"), .itemsize = c.number("itemsize"), .timetable = c.number("timetable") != 0, .changes = changes(c)};
+      .parts = c.number("parts"), .itemsize = c.number("itemsize"), .timetable = c.number("timetable") != 0, .changes = c.changes()};
   const auto ranks = static_cast<std::size_t>(links.ranks), lanes = ranks * static_cast<std::size_t>(links.channels);
   const auto below = [](std::int64_t end) { return [end](std::int64_t v) { return v >= 0 && v < end; }; };
   const auto nics = static_cast<std::size_t>(links.nodes * links.nics);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 import time
@@ -337,8 +338,13 @@ def test_every_algorithm_is_timed_without_its_table_of_ops(gone: tuple[tuple[int
             schedule = plan(collective, topology, "1MiB", algorithm=name)
         except UsageError:
             continue
-        found, how = finish_times(outline(collective, topology, "1MiB", algorithm=name), topology)
-        assert found.tolist() == exact_times(schedule, topology).finish_ps.tolist(), (collective, name)
+        outlined, want = outline(collective, topology, "1MiB", algorithm=name), exact_times(schedule, topology).finish_ps.tolist()
+        found, how = finish_times(outlined, topology)
+        assert found.tolist() == want, (collective, name)
+        if outlined.chains is not None:  # told op by op as well
+            assert how["as"] == "chains"
+            found, how = finish_times(dataclasses.replace(outlined, chains=None), topology)
+            assert found.tolist() == want, (collective, name)
         ordered += "ordered" in how
     assert ordered >= 5
 
@@ -354,8 +360,8 @@ def test_ops_that_are_put_in_order_at_scale() -> None:
 
 def test_what_needs_its_ops_says_so() -> None:
     topology = Topology.preset("h100", 4096)
-    with pytest.raises(Inapplicable, match="direct all_reduce on .* cannot be timed without its table of about .* many minutes"):
-        summarize(outline("all_reduce", topology, "1GiB", algorithm="direct"), topology)
+    with pytest.raises(Inapplicable, match="paired all_to_all on .* cannot be timed without its table of about .* many minutes"):
+        summarize(outline("all_to_all", topology, "1GiB", algorithm="paired"), topology)
     slower = topology.slow(2, nic=(7, 7))
     with pytest.raises(Inapplicable, match="rings in both directions .* no NIC that they use may be slower"):
         summarize(outline("all_reduce", slower, "1GiB", algorithm="bidirectional_ring"), slower)

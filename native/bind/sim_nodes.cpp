@@ -1,0 +1,60 @@
+// Schedules that are timed node by node as Python sees them. No decisions; ccl_lab/simulator/chains.py and pairs.py make the columns and explain.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/tuple.h>
+
+#include <tuple>
+
+#include "columns.hpp"
+#include "gil.hpp"
+#include "sim/chains.hpp"
+#include "sim/pairs.hpp"
+
+namespace nb = nanobind;
+
+namespace {
+
+std::tuple<int, std::int64_t, std::int64_t, std::int64_t> simulate_chains(const nb::dict& columns) {
+  const ccl_lab::bind::Columns c(columns);
+  using I64 = const std::int64_t;
+  using I32 = const std::int32_t;
+  const ccl_lab::sim::ChainsInput in{
+      .chains = c.number("chains"), .length = c.number("length"), .chunks = c.number("chunks"), .adds = c.number("adds") != 0,
+      .merge = c.number("merge") != 0, .alpha_ps = c.number("alpha_ps"), .rank = c.get<I32>("rank"), .link_a = c.get<I32>("link_a"),
+      .link_b = c.get<I32>("link_b"), .tier_ps = c.get<I64>("tier_ps"), .bytes = c.get<I64>("bytes"), .nominal_parts = c.get<I64>("nominal_parts"),
+      .node_of = c.get<I32>("node_of"), .bytes_per_s = c.get<I64>("bytes_per_s"), .latency_ps = c.get<I64>("latency_ps"),
+      .late_ps = c.get<I64>("late_ps"), .changes = c.changes()};
+  ccl_lab::sim::ChainsOutput out{.finish_ps = c.get<std::int64_t>("finish_ps")};
+  const ccl_lab::Unlocked unlocked;
+  const auto status = ccl_lab::sim::simulate_chains(in, out);
+  return {static_cast<int>(status), out.units, out.evaluated, out.orders};
+}
+
+int simulate_pairs(const nb::dict& columns) {
+  const ccl_lab::bind::Columns c(columns);
+  using I64 = const std::int64_t;
+  using I32 = const std::int32_t;
+  const ccl_lab::sim::PairsInput in{
+      .nodes = c.number("nodes"), .units = c.number("units"), .group = c.number("group"), .nics = c.number("nics"),
+      .channels = c.number("channels"), .alpha_ps = c.number("alpha_ps"), .nic = c.get<I32>("nic"), .bytes = c.get<I64>("bytes"),
+      .tx_bytes_per_s = c.get<I64>("tx_bytes_per_s"), .tx_latency_ps = c.get<I64>("tx_latency_ps"),
+      .rx_bytes_per_s = c.get<I64>("rx_bytes_per_s"), .rx_latency_ps = c.get<I64>("rx_latency_ps"),
+      .near_tx_bytes_per_s = c.get<I64>("near_tx_bytes_per_s"), .near_tx_latency_ps = c.get<I64>("near_tx_latency_ps"),
+      .near_rx_bytes_per_s = c.get<I64>("near_rx_bytes_per_s"), .near_rx_latency_ps = c.get<I64>("near_rx_latency_ps"),
+      .late_ps = c.get<I64>("late_ps"), .tx_link = c.get<I32>("tx_link"), .rx_link = c.get<I32>("rx_link"), .links = c.number("links"),
+      .changes = c.changes()};
+  ccl_lab::sim::PairsOutput out{.arrived_ps = c.get<std::int64_t>("arrived_ps"), .left_ps = c.get<std::int64_t>("left_ps"),
+                                .turns = c.get<std::int64_t>("turns")};
+  const ccl_lab::Unlocked unlocked;
+  return static_cast<int>(ccl_lab::sim::simulate_pairs(in, out));
+}
+
+}  // namespace
+
+void bind_sim_nodes(nb::module_& m) {
+  m.def("simulate_chains", &simulate_chains, nb::arg("columns"),
+        "Times of chains over all ranks, into the column finish_ps; returns (status, units, units whose times were evaluated, units whose "
+        "order was) as native/src/sim/chains.hpp says. Use ccl_lab.simulate.");
+  m.def("simulate_pairs", &simulate_pairs, nb::arg("columns"),
+        "Times of the puts of every rank to every other one, into the columns arrived_ps, left_ps, turns; returns the status, as "
+        "native/src/sim/pairs.hpp says. Use ccl_lab.simulate.");
+}

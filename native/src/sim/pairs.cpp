@@ -1,0 +1,373 @@
+// See pairs.hpp.
+#include "pairs.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "changes.hpp"
+#include "order.hpp"
+#include "stream.hpp"
+
+namespace ccl_lab::sim {
+namespace {
+
+constexpr std::size_t kWide = 16;  // units that are evaluated at a time
+constexpr std::size_t kRare = 64;  // of so many units one at most may be odd
+using Times = std::vector<std::int64_t>;
+
+// A put of a block: between lanes, over NICs.
+struct Put {
+  std::size_t from, to, a, b, size;  // size: its channel, since channels may differ by an element
+  std::size_t from_rank, to_rank;
+  std::int64_t turn;
+};
+
+bool good(const PairsInput& in, const PairsOutput& out) {
+  const auto all = [](const auto& column, auto is_good) { return std::all_of(column.begin(), column.end(), is_good); };
+  const auto time = [](std::int64_t v) { return v >= 0 && v < std::int64_t{1} << 58; };
+  if (in.nodes < 1 || in.units < 1 || in.nodes % in.units != 0 || in.group < 1 || in.nics < 0 || in.channels < 1 || !time(in.alpha_ps)) return false;
+  const auto units = static_cast<std::size_t>(in.units), ranks = static_cast<std::size_t>(in.group) * units;
+  const auto lanes = static_cast<std::size_t>(in.channels * in.group), nics = static_cast<std::size_t>(in.nics) * units;
+  for (const auto& column : {in.tx_bytes_per_s, in.tx_latency_ps, in.rx_bytes_per_s, in.rx_latency_ps})
+    if (column.size() != nics || !all(column, [](std::int64_t v) { return v >= 0; })) return false;
+  for (const auto& column : {in.near_tx_bytes_per_s, in.near_tx_latency_ps, in.near_rx_bytes_per_s, in.near_rx_latency_ps, in.late_ps})
+    if (column.size() != ranks || !all(column, [](std::int64_t v) { return v >= 0; })) return false;
+  const bool crosses = in.nodes > 1;
+  if (in.nic.size() != (crosses ? lanes : 0) || !all(in.nic, [&](std::int32_t v) { return v >= 0 && v < in.nics; })) return false;
+  if (in.bytes.size() != static_cast<std::size_t>(in.channels) || !all(in.bytes, time) || !all(in.late_ps, time)) return false;
+  if (!Changes::good(in.changes, static_cast<std::size_t>(std::max<std::int64_t>(in.links, 0)))) return false;
+  for (const auto& ids : {in.tx_link, in.rx_link})
+    if (ids.size() != (in.changes.link.empty() ? 0 : nics) || !all(ids, [&](std::int32_t v) { return v >= 0 && v < in.links; })) return false;
+  return out.arrived_ps.size() == lanes * units && out.left_ps.size() == lanes * units &&
+         out.turns.size() == (crosses ? static_cast<std::size_t>(in.group) * lanes : 0);
+}
+
+// A put of all units to those so many further on: rows of units, from the first one on.
+struct Rows {
+  std::int64_t *a, *b, *left, *arrived;
+  const std::int64_t *time_a, *time_b, *latency_a, *latency_b, *late_from, *late_to;
+};
+
+// What it does to `count` units from u on, which put to those from v on.
+[[gnu::always_inline]] inline void put(const Rows& rows, std::size_t u, std::size_t v, std::size_t count) {
+#pragma GCC ivdep
+  for (std::size_t w = 0; w < count; ++w) {
+    const std::int64_t start = std::max(std::max(rows.late_from[u + w], rows.late_to[v + w]), std::max(rows.a[u + w], rows.b[v + w]));
+    rows.a[u + w] = start + rows.time_a[u + w];
+    rows.b[v + w] = start + rows.time_b[v + w];
+    const std::int64_t leaves = std::max(rows.a[u + w], rows.b[v + w]);
+    rows.left[u + w] = std::max(rows.left[u + w], leaves);
+    rows.arrived[v + w] = std::max(rows.arrived[v + w], leaves + rows.latency_a[u + w] + rows.latency_b[v + w]);
+  }
+}
+
+// The same between units that are *plain*: all NICs take as long, have the same latencies, and no rank is late. Then both NICs are free when the
+// last byte leaves, so that it follows from when they are free at last when all has left and arrived.
+[[gnu::always_inline]] inline void put_plainly(const Rows& rows, std::int64_t time, std::size_t u, std::size_t v, std::size_t count) {
+#pragma GCC ivdep
+  for (std::size_t w = 0; w < count; ++w) rows.a[u + w] = rows.b[v + w] = std::max(rows.a[u + w], rows.b[v + w]) + time;
+}
+
+struct Block {
+  std::span<const Rows> rows;
+  std::span<const std::int64_t> times;  // of plain ones; empty: not plain
+};
+
+[[gnu::always_inline]] inline void puts_of(const Block& block, std::size_t u, std::size_t v) {
+  if (block.times.empty()) {
+    for (const Rows& each : block.rows) put(each, u, v, kWide);
+  } else {
+    for (std::size_t i = 0; i < block.rows.size(); ++i) put_plainly(block.rows[i], block.times[i], u, v, kWide);
+  }
+}
+
+using PutsOf = void (*)(const Block&, std::size_t, std::size_t);
+void puts_base(const Block& block, std::size_t u, std::size_t v) { puts_of(block, u, v); }
+#if defined(__x86_64__) && defined(__GNUC__)
+[[gnu::target("avx2")]] void puts_avx2(const Block& block, std::size_t u, std::size_t v) { puts_of(block, u, v); }
+[[gnu::target("avx512f,avx512vl,avx512dq,prefer-vector-width=512")]] void puts_avx512(const Block& block, std::size_t u, std::size_t v) {
+  puts_of(block, u, v);
+}
+PutsOf best_puts() {
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) return puts_avx512;
+  return __builtin_cpu_supports("avx2") ? puts_avx2 : puts_base;
+}
+#else
+PutsOf best_puts() { return puts_base; }
+#endif
+
+// Rows of numbers, one a unit. They begin an odd number of cache lines apart: powers of two apart they would push one another out of a cache.
+class Table {
+ public:
+  Table(std::size_t rows, std::size_t units) : stride_(8 * ((units + 7) / 8 / 64 * 64 + 64 + 3)), cells_(rows * stride_, 0) {}
+  std::int64_t* operator[](std::size_t row) { return cells_.data() + row * stride_; }
+
+ private:
+  std::size_t stride_;
+  Times cells_;
+};
+
+class Pairs {
+ public:
+  Pairs(const PairsInput& in, PairsOutput& out)
+      : in_(in), out_(out), units_(static_cast<std::size_t>(in.units)), group_(static_cast<std::size_t>(in.group)),
+        nics_(static_cast<std::size_t>(in.nics)), channels_(static_cast<std::size_t>(in.channels)), lanes_(channels_ * group_),
+        changes_(in.changes, static_cast<std::size_t>(std::max<std::int64_t>(in.links, 0))),
+        table_(2 * lanes_ + group_ + (5 + 2 * channels_) * nics_, units_) {}
+
+  PairsStatus run() {
+    for (std::size_t rank = 0; rank < group_; ++rank) fill(late(rank), in_.late_ps, rank);
+    for (std::size_t lane = 0; lane < lanes_; ++lane)
+      for (std::int64_t* const row : {left(lane), arrived(lane)}) fill(row, in_.late_ps, lane % group_);
+    if (in_.nodes > 1) {
+      if (!deal()) return PairsStatus::disorder;
+      if (!prepare()) return PairsStatus::overflow;
+      // Strips of rounds that stay in a cache; few units do anyway.
+      const std::int64_t strip = units_ >= 4 * kWide ? static_cast<std::int64_t>(kWide) : 1;
+      for (std::int64_t d = 1; d < in_.nodes; d += strip) {
+        rounds(d, std::min(strip, in_.nodes - d));
+        for (std::size_t nic = 0; nic < nics_; ++nic)
+          if (std::any_of(tx(nic), tx(nic) + units_, [](std::int64_t t) { return t > kLatest; })) return PairsStatus::overflow;
+      }
+    }
+    if (plain()) settle();
+    inside();
+    for (std::size_t lane = 0; lane < lanes_; ++lane) {
+      std::copy_n(left(lane), units_, out_.left_ps.begin() + static_cast<std::ptrdiff_t>(lane * units_));
+      std::copy_n(arrived(lane), units_, out_.arrived_ps.begin() + static_cast<std::ptrdiff_t>(lane * units_));
+    }
+    const auto fits = [](std::int64_t v) { return v <= kLatest; };
+    return std::ranges::all_of(out_.arrived_ps, fits) && std::ranges::all_of(out_.left_ps, fits) ? PairsStatus::ok : PairsStatus::overflow;
+  }
+
+ private:
+  // Rows of the table.
+  std::int64_t* left(std::size_t lane) { return table_[lane]; }
+  std::int64_t* arrived(std::size_t lane) { return table_[lanes_ + lane]; }
+  std::int64_t* late(std::size_t rank) { return table_[2 * lanes_ + rank]; }
+  std::int64_t* of_nics(std::size_t kind, std::size_t nic) { return table_[2 * lanes_ + group_ + kind * nics_ + nic]; }
+  std::int64_t* tx(std::size_t nic) { return of_nics(0, nic); }  // when it is free
+  std::int64_t* rx(std::size_t nic) { return of_nics(1, nic); }
+  std::int64_t* latency_tx(std::size_t nic) { return of_nics(2, nic); }
+  std::int64_t* latency_rx(std::size_t nic) { return of_nics(3, nic); }
+  std::int64_t* settled(std::size_t nic) { return of_nics(4, nic); }  // when the receiving side was free when `arrived` was last up to date
+  std::int64_t* time_tx(std::size_t channel, std::size_t nic) { return of_nics(5 + 2 * channel, nic); }  // of a put
+  std::int64_t* time_rx(std::size_t channel, std::size_t nic) { return of_nics(6 + 2 * channel, nic); }
+  void fill(std::int64_t* row, std::span<const std::int64_t> column, std::size_t i) { std::ranges::copy(column.subspan(i * units_, units_), row); }
+
+  // The puts of a block, in the order of service.
+  bool deal() {
+    Turns turns(2 * nics_);
+    std::vector<std::int64_t> used(2 * nics_, 0);
+    std::int64_t most = 0;
+    for (std::size_t k = 0; k < group_; ++k) {
+      for (std::size_t from = 0; from < lanes_; ++from) {
+        const std::size_t channel = from / group_, to = channel * group_ + (from % group_ + k) % group_;
+        const auto a = static_cast<std::size_t>(in_.nic[from]), b = static_cast<std::size_t>(in_.nic[to]);
+        const std::int64_t turn = turns.next(static_cast<std::int32_t>(a), static_cast<std::int32_t>(nics_ + b));
+        puts_.push_back({from, to, a, b, channel, from % group_, to % group_, turn});
+        out_.turns[k * lanes_ + from] = turn;
+        ++used[a];
+        ++used[nics_ + b];
+        most = std::max(most, turn + 1);
+      }
+    }
+    // As many puts as turns on each NIC: none is left over.
+    if (std::ranges::any_of(used, [&](std::int64_t n) { return n != 0 && n != most; })) return false;
+    std::ranges::stable_sort(puts_, {}, &Put::turn);
+    return true;
+  }
+
+  // What each put takes on each NIC; false where a strip of them could take more time than fits.
+  bool prepare() {
+    std::int64_t longest = 0;
+    for (std::size_t nic = 0; nic < nics_; ++nic) {
+      fill(latency_tx(nic), in_.tx_latency_ps, nic);
+      fill(latency_rx(nic), in_.rx_latency_ps, nic);
+      for (std::size_t c = 0; c < channels_; ++c) {
+        for (std::size_t u = 0; u < units_; ++u) {
+          time_tx(c, nic)[u] = busy(in_.bytes[c], in_.tx_bytes_per_s[nic * units_ + u]);
+          time_rx(c, nic)[u] = busy(in_.bytes[c], in_.rx_bytes_per_s[nic * units_ + u]);
+          longest = std::max({longest, time_tx(c, nic)[u], time_rx(c, nic)[u]});
+        }
+      }
+    }
+    odd_.assign(units_, false);
+    for (std::size_t i = 0; i < in_.tx_link.size(); ++i)
+      if (changes_.on(in_.tx_link[i]) || changes_.on(in_.rx_link[i])) odd_[i % units_] = true;
+    for (const Put& p : puts_) {
+      rows_.push_back({tx(p.a), rx(p.b), left(p.from), arrived(p.to), time_tx(p.size, p.a), time_rx(p.size, p.b), latency_tx(p.a), latency_rx(p.b),
+                       late(p.from_rank), late(p.to_rank)});
+    }
+    find_plain();
+    odd_before_.assign(units_ + 1, 0);
+    for (std::size_t u = 0; u < units_; ++u) odd_before_[u + 1] = odd_before_[u] + odd_[u];
+    return longest < kLatest / static_cast<std::int64_t>(kWide * puts_.size());
+  }
+
+  // Where most units are plain, and each NIC serves one lane, the others are odd, and theirs are timed put by put.
+  void find_plain() {
+    if (lanes_ != nics_ || units_ < 4 * kWide) return;
+    std::vector<bool> odd(odd_);
+    const std::size_t like = most_common();
+    std::size_t found = 0;
+    for (std::size_t u = 0; u < units_; ++u) found += odd[u] = odd[u] || !plainly(u, like);
+    if (found * kRare > units_ || in_.bytes[0] == 0) return;
+    odd_ = odd;
+    for (const Put& p : puts_) times_.push_back(time_tx(p.size, 0)[like]);
+    latency_ = latency_tx(0)[like] + latency_rx(0)[like];
+  }
+
+  // The one among a few units that most of these are like.
+  std::size_t most_common() {
+    std::size_t best = 0, most = 0;
+    for (std::size_t i = 0; i < 8; ++i) {
+      std::size_t alike = 0;
+      for (std::size_t k = 0; k < 8; ++k) alike += plainly(k * units_ / 8, i * units_ / 8);
+      if (alike > most) std::tie(best, most) = std::pair{i * units_ / 8, alike};
+    }
+    return best;
+  }
+
+  // Whether all lanes of a unit are as the first one of another, and no rank of it is late.
+  bool plainly(std::size_t u, std::size_t like) {
+    for (std::size_t rank = 0; rank < group_; ++rank)
+      if (late(rank)[u] != 0) return false;
+    for (std::size_t nic = 0; nic < nics_; ++nic) {
+      if (latency_tx(nic)[u] != latency_tx(0)[like] || latency_rx(nic)[u] != latency_rx(0)[like]) return false;
+      for (std::size_t c = 0; c < channels_; ++c)
+        if (time_tx(c, nic)[u] != time_tx(c, 0)[like] || time_rx(c, nic)[u] != time_tx(c, 0)[like]) return false;
+    }
+    return true;
+  }
+
+  [[nodiscard]] bool plain() const { return !times_.empty(); }
+
+  // What was put plainly to a lane since this was last asked has arrived by then: the last of it, since what comes later arrives later.
+  void settle(const Put& p, std::size_t v) {
+    std::int64_t &arrives = arrived(p.to)[v], &then = settled(p.b)[v];
+    const std::int64_t now = rx(p.b)[v];
+    if (now != then) arrives = std::max(arrives, now + latency_);
+    then = now;
+  }
+
+  void settle() {
+    for (std::size_t i = 0; i < lanes_; ++i) {  // each lane once
+      const Put& p = *std::ranges::find(puts_, i, &Put::to);
+      for (std::size_t u = 0; u < units_; ++u) {
+        settle(p, u);
+        const std::size_t own = static_cast<std::size_t>(in_.nic[i]);
+        left(i)[u] = std::max(left(i)[u], tx(own)[u]);
+      }
+    }
+  }
+
+  [[nodiscard]] std::int64_t busy(std::int64_t nbytes, std::int64_t rate) const {
+    if (rate == 0) return 0;  // of a NIC that nobody uses
+    return (nbytes > 0 ? in_.alpha_ps : 0) + std::min(duration_ps(nbytes, rate), kLatest);
+  }
+
+  // Rounds `first` to first + n - 1. What a unit puts in a round comes after what it, and the next unit, put in the one before: the last units come
+  // first, each in all rounds. Those that would have to wait for the first units come at the end.
+  void rounds(std::int64_t first, std::int64_t n) {
+    for (std::size_t tile = (units_ + kWide - 1) / kWide; tile-- > 0;) {
+      const std::size_t u = tile * kWide;
+      for (std::int64_t i = 0; i < n; ++i) {
+        const std::size_t end = std::min(u + kWide, units_ - static_cast<std::size_t>(i));
+        if (u < end) round(static_cast<std::size_t>(first + i) % units_, u, end);
+      }
+    }
+    for (std::int64_t i = 1; i < n; ++i) round(static_cast<std::size_t>(first + i) % units_, units_ - static_cast<std::size_t>(i), units_);
+  }
+
+  // Units u to `end` put to those that are d further on.
+  void round(std::size_t d, std::size_t u, std::size_t end) {
+    static const PutsOf best = best_puts();
+    while (u < end) {
+      const std::size_t v = (u + d) % units_, count = std::min({kWide, end - u, units_ - v});
+      if (odd(u, count) || odd(v, count)) {
+        for (std::size_t i = 0; i < count; ++i) one(u + i, v + i);
+      } else if (count == kWide) {
+        best({rows_, times_}, u, v);
+      } else {
+        for (std::size_t i = 0; i < rows_.size(); ++i)
+          plain() ? put_plainly(rows_[i], times_[i], u, v, count) : put(rows_[i], u, v, count);
+      }
+      u += count;
+    }
+  }
+
+  [[nodiscard]] bool odd(std::size_t first, std::size_t count) const { return odd_before_[first + count] != odd_before_[first]; }
+
+  // One unit to one other, whatever they are like.
+  void one(std::size_t u, std::size_t v) {
+    for (std::size_t i = 0; i < puts_.size(); ++i) {
+      const Put& p = puts_[i];
+      const Rows& at = rows_[i];
+      if (plain()) settle(p, v);
+      const std::int64_t start = std::max({at.late_from[u], at.late_to[v], at.a[u], at.b[v]});
+      at.a[u] = start + at.time_a[u];
+      at.b[v] = start + at.time_b[v];
+      if (!in_.tx_link.empty()) {
+        const std::size_t a = p.a * units_ + u, b = p.b * units_ + v;
+        at.a[u] = through(start, p, in_.tx_link[a], at.time_a[u], in_.tx_bytes_per_s[a]);
+        at.b[v] = through(start, p, in_.rx_link[b], at.time_b[v], in_.rx_bytes_per_s[b]);
+      }
+      const std::int64_t leaves = std::max(at.a[u], at.b[v]);
+      at.left[u] = std::max(at.left[u], leaves);
+      at.arrived[v] = std::max(at.arrived[v], leaves + at.latency_a[u] + at.latency_b[v]);
+      if (plain()) settled(p.b)[v] = at.b[v];
+    }
+  }
+
+  [[nodiscard]] std::int64_t through(std::int64_t start, const Put& put, std::int32_t link, std::int64_t time, std::int64_t rate) const {
+    const std::int64_t nbytes = in_.bytes[put.size];
+    return changes_.on(link) ? changes_.through_ps(link, start + (nbytes > 0 ? in_.alpha_ps : 0), nbytes, rate) : start + time;
+  }
+
+  // The rounds of the own node: in each, every rank puts to another one.
+  void inside() {
+    Times tx(group_ * units_, 0), rx(tx);
+    for (std::size_t k = 1; k < group_; ++k) {
+      for (std::size_t lane = 0; lane < lanes_; ++lane) {
+        const std::size_t channel = lane / group_, from = lane % group_, to = (from + k) % group_;
+        for (std::size_t u = 0; u < units_; ++u) {
+          const std::size_t a = from * units_ + u, b = to * units_ + u;
+          const std::int64_t start = std::max({late(from)[u], late(to)[u], tx[a], rx[b]});
+          tx[a] = std::min(start + busy(in_.bytes[channel], in_.near_tx_bytes_per_s[a]), 2 * kLatest);
+          rx[b] = std::min(start + busy(in_.bytes[channel], in_.near_rx_bytes_per_s[b]), 2 * kLatest);
+          const std::int64_t leaves = std::max(tx[a], rx[b]);
+          std::int64_t &gone = left(lane)[u], &came = arrived(channel * group_ + to)[u];
+          gone = std::max(gone, leaves);
+          came = std::max(came, leaves + in_.near_tx_latency_ps[a] + in_.near_rx_latency_ps[b]);
+        }
+      }
+    }
+  }
+
+  const PairsInput& in_;
+  PairsOutput& out_;
+  std::size_t units_, group_, nics_, channels_, lanes_;
+  Changes changes_;
+  Table table_;
+  std::vector<bool> odd_;                 // by unit: timed put by put
+  std::vector<std::size_t> odd_before_;  // how many
+  std::vector<std::int64_t> times_;      // of plain puts; empty: not plain
+  std::int64_t latency_ = 0;
+  std::vector<Put> puts_;
+  std::vector<Rows> rows_;
+};
+
+}  // namespace
+
+PairsStatus simulate_pairs(const PairsInput& in, PairsOutput& out) noexcept try {
+  return good(in, out) ? Pairs(in, out).run() : PairsStatus::bad_input;
+} catch (const std::bad_alloc&) {
+  return PairsStatus::out_of_memory;
+}
+
+}  // namespace ccl_lab::sim

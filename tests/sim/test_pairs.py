@@ -1,0 +1,186 @@
+"""Direct algorithms, timed node by node: as the unrolled schedule and the oracle, merged or not, up to 131,072 ranks."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ccl_lab.errors import Inapplicable, UsageError
+from ccl_lab.ir import Outline, Schedule
+from ccl_lab.planner import outline, plan
+from ccl_lab.simulator import exact_times, finish_times, summarize
+from ccl_lab.simulator.changes import NONE, Changes
+from ccl_lab.simulator.exact import late_times_ps
+from ccl_lab.simulator.pairs import pair_finish
+from ccl_lab.topo import Topology
+
+from .cases import links_of, random_changes
+from .oracle import Oracle
+from .test_scale import MOST_OPS, even_topology
+
+NAMES = [("all_to_all", "direct"), ("all_to_all", "balance"), ("all_gather", "direct"), ("reduce_scatter", "direct"),
+         ("all_reduce", "direct")]  # fmt: skip
+
+
+def times(outlined: Outline, topology: Topology, late: Any = None, alpha: float = 0.0, changes: Changes = NONE,
+          merge: bool = True) -> tuple[list[int], dict[str, Any]]:  # fmt: skip
+    assert outlined.pairs is not None
+    count = outlined.count_of(outlined.nbytes, outlined.dtype)
+    found, how = pair_finish(outlined.pairs, topology, count, 4, late_times_ps(late, topology.n_ranks), round(alpha * 1e12), changes,
+                             merge=merge)  # fmt: skip
+    return found.tolist(), how
+
+
+def with_odd_nodes(rng: np.random.Generator) -> Topology:
+    """Many nodes that are alike, but for a few: slower NICs, other latencies."""
+    nodes, group = int(rng.integers(64, 140)), int(rng.integers(1, 3))
+    topology = Topology.cluster(nodes=nodes, gpus_per_node=group, nics_per_node=2, nic_gbits_per_s=100,
+                                fabric_gbytes_per_s=int(rng.integers(10, 500)))  # fmt: skip
+    for _ in range(int(rng.integers(0, 3))):
+        topology = topology.slow(float(rng.uniform(1, 3)), nic=(int(rng.integers(nodes)), int(rng.integers(2))))
+    if rng.random() < 0.3:
+        latency = np.array(topology.nic_latency_ps)
+        latency[int(rng.integers(len(latency)))] += int(rng.integers(-900_000, 10**6))
+        topology = topology.replace(nic_latency_ps=latency)
+    return topology
+
+
+def draw(seed: int, name: tuple[str, str], most_nodes: int = 12
+         ) -> tuple[Schedule, Outline, Topology, dict[int, str], float, np.random.Generator] | None:  # fmt: skip
+    """A planned schedule both ways, where it runs, who is late, alpha; None where it has many ops, or is not made of pairs alone."""
+    rng = np.random.default_rng([seed, 5, *name[0].encode(), *name[1].encode()])
+    topology = with_odd_nodes(rng) if rng.random() < 0.3 and most_nodes > 6 else even_topology(rng, most_nodes)
+    n, many = topology.n_ranks, topology.n_nodes >= 64
+    nbytes = int(rng.choice([int(rng.integers(0, 100)), int(rng.integers(1, 10**5)), int(rng.integers(1, 10**8))]))
+    options: dict[str, Any] = {"algorithm": name[1], "in_place": bool(rng.random() < 0.3),
+                               "channels": None if rng.random() < 0.7 else int(rng.integers(1, 5))}  # fmt: skip
+    try:
+        outlined = outline(name[0], topology, nbytes, **options)
+        schedule = plan(name[0], topology, nbytes, **options) if outlined.pairs is not None and outlined.ops_about <= MOST_OPS else None
+    except UsageError:
+        return None
+    share = 0.01 if many else 0.3
+    late = {r: f"{int(rng.integers(1, 10**8))}ps" for r in range(n) if rng.random() < share} if rng.random() < 0.4 else {}
+    return None if schedule is None else (schedule, outlined, topology, late, 0.0 if rng.random() < 0.7 else 3e-6, rng)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_pairs_are_timed_as_their_ops(name: tuple[str, str]) -> None:
+    """Any rates and latencies, late ranks, NICs that ranks share, several channels, rates that change in the middle."""
+    compared = merged = many = 0
+    for seed in range(80):
+        drawn = draw(seed, name)
+        if drawn is None:
+            continue
+        schedule, outlined, topology, late, alpha, rng = drawn
+        want, changes = exact_times(schedule, topology, late=late, alpha=alpha), NONE
+        if rng.random() < 0.3 and topology.n_nodes > 1:
+            changes = Changes.of(links_of(topology, random_changes(rng, topology, want.time_ps)))
+            want = exact_times(schedule, topology, late=late, alpha=alpha, changes=changes)
+        for merge in (True, False):
+            try:
+                found, how = times(outlined, topology, late, alpha, changes, merge)
+            except Inapplicable:
+                continue
+            assert found == want.finish_ps.tolist(), (seed, merge)
+            assert merge or how["units"] == topology.n_nodes
+            compared, merged, many = compared + 1, merged + (how["units"] < topology.n_nodes), many + (how["units"] >= 64)
+    assert compared >= 30 and merged >= 4 and many >= 10
+
+
+def test_pairs_are_timed_as_by_the_oracle() -> None:
+    compared = 0
+    for seed in range(60):
+        drawn = draw(1000 + seed, NAMES[seed % 5], most_nodes=4)
+        if drawn is None or len(drawn[0].ops) > 5_000:
+            continue
+        schedule, outlined, topology, late, alpha, _ = drawn
+        late_ps = [int(late.get(rank, "0ps")[:-2]) for rank in range(topology.n_ranks)]
+        try:
+            found, _ = times(outlined, topology, late, alpha)
+        except Inapplicable:
+            continue
+        assert found == Oracle(schedule, topology, schedule.layout(), late_ps, alpha=round(alpha * 1e12)).finish, seed
+        compared += 1
+    assert compared >= 10
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_512_ranks_as_their_ops(name: tuple[str, str]) -> None:
+    whole = Topology.preset("h100", 64)
+    for topology, late in ((whole, None), (whole.slow(3, nic=(7, 2)), None), (whole.slow(1.5, rank=100), {3: "20us", 77: "1us"})):
+        outlined = outline(name[0], topology, "64MiB", algorithm=name[1])
+        if outlined.pairs is None:
+            continue  # balance where a NIC is slower
+        found, how = finish_times(outlined, topology, late=late)
+        assert how["as"] == "pairs" and found.tolist() == exact_times(outlined.unroll(), topology, late=late).finish_ps.tolist()
+
+
+@pytest.mark.parametrize("more", [-700_000, 700_000])
+@pytest.mark.parametrize("name", NAMES[:4:2])
+def test_one_node_with_another_latency_among_many(name: tuple[str, str], more: int) -> None:
+    """The last put to the node before it is its own, and arrives by its own latency; to others the last one is a plain one."""
+    topology = Topology.cluster(nodes=80, gpus_per_node=2, nics_per_node=2, nic_gbits_per_s=100, fabric_gbytes_per_s=400)
+    latency = np.array(topology.nic_latency_ps)
+    latency[2 * 33 : 2 * 34] += more
+    topology = topology.replace(nic_latency_ps=latency)
+    outlined = outline(name[0], topology, "16MiB", algorithm=name[1])
+    found, how = times(outlined, topology)
+    assert how["units"] == 80 and found == exact_times(outlined.unroll(), topology).finish_ps.tolist()
+
+
+@pytest.mark.parametrize("nodes", [8, 64, 512, 2048])
+@pytest.mark.parametrize("name", NAMES)
+def test_merged_nodes_end_as_those_that_are_evaluated(nodes: int, name: tuple[str, str]) -> None:
+    """All alike; every other one with slower NICs, latencies of its own, and a late rank."""
+    whole = Topology.preset("h100", nodes)
+    rates, latency = np.array(whole.nic_bytes_per_s), np.array(whole.nic_latency_ps)
+    rates.reshape(nodes, 8)[1::2, 3] //= 3
+    latency.reshape(nodes, 8)[::2, 5] += 777
+    others = whole.replace(nic_bytes_per_s=rates, nic_latency_ps=latency)
+    for topology, late, units in ((whole, None, 1), (others, None, 2), (whole, dict.fromkeys(range(9, 8 * nodes, 16), "33us"), 2)):
+        outlined = outline(name[0], topology, "1GB", algorithm=name[1])
+        if outlined.pairs is None or (units == 2 and nodes > 512):
+            continue
+        found, how = times(outlined, topology, late)
+        assert how["units"] == units and found == times(outlined, topology, late, merge=False)[0]
+
+
+def test_131072_ranks() -> None:
+    topology = Topology.preset("h100", 16384)
+    for name in NAMES:
+        outlined = outline(name[0], topology, "1GiB", algorithm=name[1])
+        found, how = finish_times(outlined, topology)
+        assert how["as"] == "pairs" and how["units"] == 1 and len(np.unique(found)) == 1
+    whole, how = finish_times(outline("all_to_all", topology, "1GiB", algorithm="direct"), topology, merge=False)
+    assert how["units"] == 16384 and whole.tolist() == finish_times(outline("all_to_all", topology, "1GiB", algorithm="direct"),
+                                                                    topology)[0].tolist()  # fmt: skip
+
+
+def test_a_slower_nic_among_131072_ranks() -> None:
+    """Nothing ends earlier, and what a NIC 4 times slower carries takes it 4 times as long."""
+    topology = Topology.preset("h100", 16384)
+    slower = topology.slow(4, nic=(7, 2))
+    before, after = (finish_times(outline("all_gather", each, "1GiB", algorithm="direct"), each)[0] for each in (topology, slower))
+    assert (after >= before).all() and 3.99 < after.max() / before.max() < 4.01
+
+
+def test_what_pairs_cannot_say_is_refused() -> None:
+    topology = Topology.preset("h100", 4096)
+    gone = topology.without((7, 2))
+    with pytest.raises(Inapplicable, match="direct all_gather .* NICs are lost, .* leaves turns over"):
+        summarize(outline("all_gather", gone, "1GiB", algorithm="direct"), gone)
+    tiers = Topology.preset("llama3_24k", 2048)
+    with pytest.raises(Inapplicable, match="switches between nodes add latencies"):
+        summarize(outline("all_gather", tiers, "1GiB", algorithm="direct"), tiers)
+    few = Topology.cluster(nodes=4096, gpus_per_node=3, nics_per_node=2)
+    with pytest.raises(Inapplicable, match="shared unevenly"):
+        summarize(outline("all_gather", few, "1GiB", algorithm="direct"), few)
+    whole = outline("all_gather", topology, "1GiB", algorithm="direct")
+    assert whole.pairs is not None
+    turned = dataclasses.replace(whole, pairs=dataclasses.replace(whole.pairs, grid=whole.pairs.grid[:, ::-1]))
+    with pytest.raises(Inapplicable, match="order of their places"):
+        times(turned, topology)
