@@ -1,10 +1,11 @@
 """TCP rails at full speed: collectives over unshaped NICs against the same sockets pushed by plain threads, and peers.
 
-Is: a World of 2 nodes with 4 NICs each, all_reduce and all_to_all of 64 MiB, everything over TCP, and as a job has it, with shared
-memory inside nodes; beside it, in turns, the floor program (native/bench/sockets.cpp: the processes, sockets and bytes of the very schedule, threads that only send and
-receive), Gloo and Open MPI restricted to TCP, where installed. Is not: a test of shaped NICs. Invariants: ours, floor and peers
-alternate, in both orders, and a ratio is the median over rounds of ratios within a round, since a machine changes by the
-minute; ours counts from the last rank that began to the last that ended, the floor from the first thread to the last.
+Is: a World of 2 nodes with 4 NICs each, all_reduce and all_to_all of 64 MiB, everything over TCP, and as a job has it, with
+shared memory inside nodes; beside it, in turns, the floor program (native/bench/sockets.cpp: the processes, sockets and bytes
+of the very schedule, threads that only send and receive), Gloo and Open MPI restricted to TCP, where installed. Is not: a
+test of shaped NICs. Invariants: ours, floor and peers alternate, in both orders, and a ratio is the median over rounds of
+ratios within a round, since a machine changes by the minute; ours counts from the last rank that began to the last that
+ended, the floor from the first thread to the last.
 
     python -m bench tcp_rails
 """
