@@ -32,7 +32,8 @@ struct Columns {
   }
 };
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+// What chooses among clones runs before the thread sanitizer is there.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__)
 #define CCL_WIDE __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
 #define CCL_WIDE
