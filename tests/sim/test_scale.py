@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
-import time
+import tracemalloc
 from collections import Counter
 from typing import Any
 
@@ -428,11 +428,12 @@ def test_a_schedule_for_other_ranks_is_refused() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["hierarchical", "ring", "balance"])
-def test_another_fault_takes_a_fifth_of_a_second(algorithm: str) -> None:
-    """Of this process on 131,072 ranks, once it has simulated them; the least of three, since others run here too."""
-    took = []
-    for nic in range(5):
-        begin = time.process_time()
+def test_another_fault_makes_few_columns_anew(algorithm: str) -> None:
+    """On 131,072 ranks, once they were simulated; how long it takes is in the record of the bench."""
+    for nic in range(3):
+        if nic == 2:
+            tracemalloc.start()
         simulate("all_reduce", "h100:nodes=16384", "1GiB", algorithm=algorithm, faults=[f"nic:node={nic + 7},nic={nic}"])
-        took.append(time.process_time() - begin)
-    assert min(took[2:]) < 0.2
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 80_000_000
