@@ -102,33 +102,53 @@ bool is_glibc_malloc() {
 #endif
 }
 
-// True if all of [first, last) is writable and either private and anonymous, in the heap or not, as asked, or shows `own` file. Advice,
-// and pages that were given back, may have cut it in several areas.
-bool is_ordinary_area(std::uintptr_t first, std::uintptr_t last, bool heap, const FileId& own) {
+// A line of /proc/self/maps.
+struct Area {
+  std::uintptr_t begin = 0;
+  std::uintptr_t end = 0;
+  char permissions[8] = {};
+  std::uint64_t offset = 0;
+  FileId file;
+  std::string_view path;
+};
+
+// Tells `use` every area of this process, by address, until it answers true. True where it did, and where the system does not tell.
+template <class Use>
+bool any_area(const Use& use) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> maps(std::fopen("/proc/self/maps", "re"), &std::fclose);
+  if (maps == nullptr) return true;
   char line[512];
-  while (maps != nullptr && std::fgets(line, sizeof line, maps.get()) != nullptr) {
-    std::uintptr_t begin = 0;
-    std::uintptr_t end = 0;
-    char permissions[8] = {};
-    FileId file;
+  while (std::fgets(line, sizeof line, maps.get()) != nullptr) {
+    Area area;
     unsigned major = 0;
     unsigned minor = 0;
     int path_at = 0;
-    if (std::sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %7s %*s %x:%x %" SCNu64 " %n", &begin, &end, permissions, &major, &minor,
-                    &file.inode, &path_at) < 6)
+    if (std::sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %7s %" SCNx64 " %x:%x %" SCNu64 " %n", &area.begin, &area.end, area.permissions,
+                    &area.offset, &major, &minor, &area.file.inode, &path_at) < 7)
       continue;
-    if (end <= first) continue;
-    file.device = makedev(major, minor);
-    const std::string_view path(line + path_at);
-    const bool in_heap = path.substr(0, 6) == "[heap]";
-    const bool nameless = path.empty() || path == "\n" || path.substr(0, 6) == "[anon:";
-    const bool is_private = file.inode == 0 && std::strcmp(permissions, "rw-p") == 0 && (heap ? in_heap : nameless);
-    if (begin > first || !(is_private || (file == own && std::strcmp(permissions, "rw-s") == 0))) return false;
-    if (end >= last) return true;
-    first = end;
+    area.file.device = makedev(major, minor);  // files of other devices may have the same number
+    area.path = line + path_at;
+    if (use(area)) return true;
   }
   return false;
+}
+
+// True if all of [first, last) is writable and either private and anonymous, in the heap or not, as asked, or shows `own` file. Advice,
+// and pages that were given back, may have cut it in several areas.
+bool is_ordinary_area(std::uintptr_t first, std::uintptr_t last, bool heap, const FileId& own) {
+  bool ordinary = false;
+  any_area([&](const Area& area) {
+    if (area.end <= first) return false;
+    const bool in_heap = area.path.substr(0, 6) == "[heap]";
+    const bool nameless = area.path.empty() || area.path == "\n" || area.path.substr(0, 6) == "[anon:";
+    const bool is_private = area.file.inode == 0 && std::strcmp(area.permissions, "rw-p") == 0 && (heap ? in_heap : nameless);
+    const bool is_own = area.file == own && std::strcmp(area.permissions, "rw-s") == 0;
+    if (area.begin > first || !(is_private || is_own)) return true;
+    first = area.end;
+    ordinary = area.end >= last;
+    return ordinary;
+  });
+  return ordinary;
 }
 
 // What glibc keeps before a block.
@@ -156,28 +176,14 @@ bool fits(const Header& header, std::uintptr_t at, std::uint64_t nbytes) {
   return !header.of_thread_arena && header.block >= nbytes + 8;
 }
 
-// Tells `use` every shared mapping of the file `fd` until it answers true. True where it did, and where the system does not tell.
+// Tells `use` every shared mapping of the file `fd`, as any_area does.
 template <class Use>
 bool any_mapping(int fd, const Use& use) {
   const FileId file = id_of(fd);
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> maps(std::fopen("/proc/self/maps", "re"), &std::fclose);
-  if (maps == nullptr || file.inode == 0) return true;
-  char line[512];
-  while (std::fgets(line, sizeof line, maps.get()) != nullptr) {
-    std::uintptr_t begin = 0;
-    std::uintptr_t end = 0;
-    char permissions[8] = {};
-    unsigned major = 0;
-    unsigned minor = 0;
-    std::uint64_t offset = 0;
-    std::uint64_t inode = 0;
-    const int read = std::sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %7s %" SCNx64 " %x:%x %" SCNu64, &begin, &end, permissions, &offset,
-                                 &major, &minor, &inode);
-    // Files of other devices may have the same number.
-    const bool same = read == 7 && inode == file.inode && makedev(major, minor) == file.device && permissions[3] == 's';
-    if (same && use(Mapping{reinterpret_cast<std::byte*>(begin), reinterpret_cast<std::byte*>(end), offset})) return true;
-  }
-  return false;
+  return file.inode == 0 || any_area([&](const Area& area) {
+    return area.file == file && area.permissions[3] == 's' &&
+           use(Mapping{reinterpret_cast<std::byte*>(area.begin), reinterpret_cast<std::byte*>(area.end), area.offset});
+  });
 }
 
 }  // namespace
@@ -276,12 +282,11 @@ bool pages_may_be_pinned() {
     std::uint64_t kib = 0;
     if ((std::sscanf(line, "VmLck: %" SCNu64, &kib) == 1 || std::sscanf(line, "VmPin: %" SCNu64, &kib) == 1) && kib > 0) return true;
   }
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> maps(std::fopen("/proc/self/maps", "re"), &std::fclose);
-  if (maps == nullptr) return true;
-  while (std::fgets(line, sizeof line, maps.get()) != nullptr)
+  return any_area([](const Area& area) {
     for (const char* const device : {"/dev/nvidia", "/dev/infiniband/", "/dev/kfd", "/dev/dri/", "/dev/vfio/"})
-      if (std::strstr(line, device) != nullptr) return true;
-  return false;
+      if (area.path.find(device) != std::string_view::npos) return true;
+    return false;
+  });
 }
 
 bool is_still_a_block(const void* data, std::uint64_t nbytes) {

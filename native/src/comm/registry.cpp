@@ -48,6 +48,7 @@ std::vector<Registry*>& registries() {
   static auto& all = *new std::vector<Registry*>;
   return all;
 }
+
 // Gives a range pages of its own, with what it holds. False, and errno: there is no memory for them.
 bool make_private(std::byte* begin, std::byte* end) {
   const auto nbytes = static_cast<std::size_t>(end - begin);

@@ -110,7 +110,7 @@ class Registry {
   // True if it was add() that registered the page at `page`.
   bool was_asked_for(const std::byte* page) const;
   bool shows_unasked() const { return n_noticed_ > 0 || !kept_.empty(); }
-  // True while a noticed range is a block of malloc's whose pages are those of the arena.
+  // True while the pages of a noticed range are still those of the arena.
   // `live`: the caller is being given this memory, so it is there.
   bool intact(const std::byte* data, const Entry& entry, bool live = false) const;
   // Of a range that nobody has removed, at the end: true if its pages are still those of the arena.
