@@ -32,6 +32,7 @@ from .ranks import Ranks
 
 PING_S = 0.25
 EXIT_S = 0.05  # how long a closed socket waits for the news of how its process ended
+LAST_EXIT_S = 2.0  # and the last of all, for whom nobody waits
 REASON_S = 1.0  # how long an error of a member waits for the death that may have caused it
 
 
@@ -181,14 +182,23 @@ class ElasticRanks(Ranks):
             lost_teams = {self._team_of[member]: member for member in wanted if member in self._gone}
             torn = [member for member in wanted if self._team_of[member] in lost_teams and member not in self._gone]
             living = [member for member in wanted if self._team_of[member] not in lost_teams]
-            if not living:
-                raise self.dead or PeerLostError("no member is left; close this world and start a new one.")
-            self.epoch, self._epoch, self.dead = self.epoch + 1, 0, None
-            self.ids = tuple(sorted(living, key=self.place_of.__getitem__))
+            if living:
+                self.epoch, self._epoch, self.dead = self.epoch + 1, 0, None
+                self.ids = tuple(sorted(living, key=self.place_of.__getitem__))
+        if not living:
+            raise self._nobody()
         for member in torn:
             self.expel(member, f"member {member} left with member {lost_teams[self._team_of[member]]} of its group.")
         self.n = len(self.ids)
         self.topology = self.base.subset([self.place_of[member] for member in self.ids])
+
+    def _nobody(self) -> PeerLostError:
+        """The first loss, once it is known how that member ended: nobody is kept waiting by asking."""
+        first = self.dead
+        if first is None:
+            return PeerLostError("no member is left; close this world and start a new one.")
+        self._server.wait_exited({first.rank}, LAST_EXIT_S)
+        return PeerLostError(self._gone[first.rank], rank=first.rank)
 
     def _make_epoch(self) -> None:
         shared = {"t": "regroup", "epoch": self.epoch, "topology": self.topology.to_dict(), "secret": wire.new_secret().hex()}

@@ -238,6 +238,19 @@ def test_everybody_lost_is_said(world):
         run.wait(60)
 
 
+def test_everybody_lost_is_said_though_the_news_are_late(world):
+    """Sockets close at once; how the processes ended is only known when the fork server, here held up, has reaped them."""
+    server = world._ranks._server._process.pid
+    run = started(world, "all_reduce", "24MiB")
+    os.kill(server, signal.SIGSTOP)
+    later = threading.Timer(0.5, os.kill, (server, signal.SIGCONT))
+    later.start()
+    kill(world, *range(N))
+    with pytest.raises(PeerLostError, match="killed by SIGKILL"):
+        run.wait(60)
+    later.join()
+
+
 def test_nothing_is_left_behind(topology):
     before = leftovers()
     world = ccl.World(topology, elastic=True)
