@@ -14,7 +14,7 @@ Invariant: op_ids follow the order of the calls, and inside a call the order of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,6 +53,12 @@ class _BufferRefs:
                 raise UsageError(f"{self._buf.name}[{chunks}]: expected [lo:hi] with both ends and no step.")
             return Ref(self._buf, chunks.start, np.subtract(chunks.stop, chunks.start))
         return Ref(self._buf, chunks)
+
+
+def one_by_one(times: np.ndarray, emit: Callable[[np.ndarray, int], None]) -> None:
+    """`emit(rows, i)` for i = 0, 1, …, with those rows that come more than i times."""
+    for i in range(int(times.max()) if len(times) else 0):
+        emit(np.flatnonzero(times > i), i)
 
 
 class Builder:
@@ -151,6 +157,14 @@ class Builder:
     def reduce(self, *, rank: Ints, dst: Ref, srcs: Sequence[Ref], channel: Ints = 0) -> None:
         """dst = srcs[0] (+) srcs[1] (+) … in that order."""
         self._emit(Kind.reduce, rank, channel, dst=dst, srcs=list(srcs))
+
+    def repeat(self, times: np.ndarray, emit: Callable[[np.ndarray, int], None]) -> None:
+        """`emit(rows, i)` for i = 0, 1, …, with those rows that come more than i times.
+
+        Calls of one kind, between the same ranks, that differ in nothing but which chunks they name, each as many; where they raise signals
+        these are waited for together. So it is enough to tell one of them, and how often it comes.
+        """
+        one_by_one(times, emit)
 
     def compute(
         self,

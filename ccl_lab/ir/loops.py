@@ -103,10 +103,10 @@ class RingLoops:
 class Outline:
     """A schedule that is planned but not unrolled; the fields are those of Schedule.
 
-    `emit(builder)` runs the algorithm on what `builder` (a Builder, or what takes its calls) makes; `loops` where the schedule is made of
-    rings; `node_phase(owners)` a Schedule of one node, where the ranks of these local indices take part in rings: what happens inside it
-    before they begin; `chains` where it is made of chains, `pairs` where every rank puts to
-    every other one.
+    `emit(builder)` runs the algorithm on what `builder` (a Builder, or what takes its calls) makes; `ops_about`: its rows, within a small
+    factor; `told_about`: as many of them as are told, if what comes several times is told once (Builder.repeat). `loops` where the schedule
+    is made of rings; `node_phase(owners)` a Schedule of one node, where the ranks of these local indices take part in rings: what happens
+    inside it before they begin; `chains` where it is made of chains, `pairs` where every rank puts to every other one.
     """
 
     collective: str
@@ -119,6 +119,7 @@ class Outline:
     reasons: tuple[str, ...]
     emit: Callable[[Callable[..., Builder]], Builder]
     ops_about: int
+    told_about: int
     loops: RingLoops | None = None
     node_phase: Callable[[np.ndarray], Schedule] | None = None
     chains: Chains | None = None

@@ -77,13 +77,14 @@ def outline(collective: str, topology: Topology | int, nbytes: Size = "1MiB", *,
     def emit(make: Any) -> Builder:
         return found.build(dataclasses.replace(problem, make=make))
 
-    about = choose.ops_about(problem, choose.Candidate(chosen, found.cost(problem), ""))
+    candidate = choose.Candidate(chosen, found.cost(problem), "")
+    about, told = choose.ops_about(problem, candidate), choose.told_about(problem, candidate)
     loops = found.loops(problem) if found.loops else None
     node_phase = found.node_phase(problem) if loops and found.node_phase else None
     chains = found.chains(problem) if found.chains else None
     pairs = found.pairs(problem) if found.pairs else None
-    return Outline(collective, chosen, problem.n, problem.in_place, problem.nbytes, dtype, redop, why, emit, about, loops, node_phase,
-                   chains, pairs)
+    return Outline(collective, chosen, problem.n, problem.in_place, problem.nbytes, dtype, redop, why, emit, about, told, loops,
+                   node_phase, chains, pairs)
 
 
 def _check_fits(problem: Problem, algorithm: str) -> None:

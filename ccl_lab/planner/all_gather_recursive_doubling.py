@@ -7,12 +7,14 @@ Invariant: rank e of the extra ones (n not a power of two) is represented by ran
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from ..ir import Buffer, Builder
 from .cost import log2_floor
 from .problem import Problem
-from .runs import Everyone, Run, everyone, put_run, wait_run
+from .runs import Everyone, Run, everyone, put_run, wait_run, wait_times
 
 
 def recursive_doubling(problem: Problem) -> Builder:
@@ -38,38 +40,54 @@ def recursive_doubling(problem: Problem) -> Builder:
     return b
 
 
+class Held(NamedTuple):
+    """Runs of `count` blocks, from `block` on, `stride` apart, so many `times`: int64[ranks]."""
+
+    block: np.ndarray
+    stride: int
+    times: np.ndarray
+    count: np.ndarray
+
+
 def _swap(b: Builder, problem: Problem, at: Everyone, step: int, levels: int, first: bool) -> None:
     far_first = problem.topology.n_nodes > 1
     distance = 1 << (levels - 1 - step if far_first else step)
     runs = held_far_first(problem.n, levels, distance) if far_first else held_near_first(problem.n, levels, distance)
     partner = at.rank ^ distance
-    for block, count in runs(at.rank):
-        own = np.broadcast_to(first, at.rank.shape) & (block == at.rank)
-        put_run(b, at.rank, partner, Run(np.where(own, int(Buffer.input), int(Buffer.output)), np.where(own, 0, block)),
-                Run(Buffer.output, block), count, at.channel)
+    for run in runs(at.rank):
+        def some(rows: np.ndarray, i: int, run: Held = run) -> None:
+            rank, block = at.rank[rows], run.block[rows] + i * run.stride
+            own = np.broadcast_to(first, rank.shape) & (block == rank)
+            put_run(b, rank, partner[rows], Run(np.where(own, int(Buffer.input), int(Buffer.output)), np.where(own, 0, block)),
+                    Run(Buffer.output, block), run.count[rows], at.channel[rows])
+
+        b.repeat(run.times, some)
     if first:
         b.copy(rank=at.rank, src=b.input[at.channel], dst=b.output[at.rank * b.parts + at.channel], channel=at.channel)
-    wait_run(b, at.rank, partner, [count for _, count in runs(partner)], at.channel)
+    total = sum(run.times * (run.count if b.parts > 1 else run.count > 0) for run in runs(partner))
+    wait_times(b, at.rank, partner, total, at.channel)
 
 
 def held_near_first(n: int, levels: int, distance: int):
-    """rank -> runs (block, count) it holds before the near-first step of `distance`: its aligned group, and their extras."""
+    """rank -> what it holds before the near-first step of `distance`: its aligned group, and their extras."""
     core = 1 << levels
 
     def runs(rank):
         low = rank & ~(distance - 1)
-        return [(low, np.full_like(rank, distance)), (low + core, np.clip(n - core - low, 0, distance))]
+        counts = (low, np.full_like(rank, distance)), (low + core, np.clip(n - core - low, 0, distance))
+        return [Held(block, 0, np.ones_like(rank), count) for block, count in counts]
 
     return runs
 
 
 def held_far_first(n: int, levels: int, distance: int):
-    """rank -> runs it holds before the far-first step of `distance`: every block equal to it modulo 2 distance."""
-    core = 1 << levels
+    """rank -> what it holds before the far-first step of `distance`: every block equal to it modulo 2 distance."""
+    core, stride = 1 << levels, 2 * distance
 
     def runs(rank):
-        blocks = [rank % (2 * distance) + 2 * distance * i for i in range(core // (2 * distance))]
-        return [(block + lift, (block + lift < n).astype(np.int64)) for lift in (0, core) for block in blocks]
+        block, one = rank % stride, np.ones_like(rank)
+        extra = np.clip(-(-(n - core - block) // stride), 0, core // stride)
+        return [Held(block, stride, one * (core // stride), one), Held(block + core, stride, extra, one)]
 
     return runs
 

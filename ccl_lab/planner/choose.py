@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from .. import units
+from ..topo import Topology
 from . import all_reduce_optcc, all_reduce_recursive, all_reduce_resilient, bounds
 from .algorithms import ALGORITHMS, DEGRADED
 from .all_reduce_balance import WHOLE
@@ -74,13 +77,43 @@ def pick(problem: Problem, ranked: list[Candidate], outlined: bool = False) -> s
 
 
 def _long(problem: Problem, candidate: Candidate, outlined: bool) -> bool:
-    if ops_about(problem, candidate) <= (MOST_TOLD if outlined else MOST_OPS):
-        return False
+    if not outlined:
+        return ops_about(problem, candidate) > MOST_OPS
     algorithm = ALGORITHMS[problem.collective][candidate.name]
-    if outlined and algorithm.chains:
+    if told_about(problem, candidate) <= MOST_TOLD or algorithm.chains:
         return False
-    loops = algorithm.loops if outlined and candidate.name not in BOTH_WAYS else None
+    if algorithm.pairs and _pairs_fit(problem.topology) and algorithm.pairs(problem) is not None:
+        return False
+    loops = algorithm.loops if candidate.name not in BOTH_WAYS else None
     return loops is None or loops(problem) is None
+
+
+def _pairs_fit(topology: Topology) -> bool:
+    """Whether NICs are shared evenly, as every rank's puts to every other one need them to be (simulator/pairs.py)."""
+    if topology.n_nodes == 1:
+        return True
+    ranks, nics = topology.gpus_per_node, topology.nics_per_node
+    whole = bool(np.all(topology.nic_bytes_per_s > 0)) and bool(np.all(topology.ranks_per_node == ranks))
+    flat = topology.network is None or not any(tier.latency_ps for tier in topology.network.tiers)
+    return whole and flat and (ranks % nics == 0 or nics % ranks == 0)
+
+
+# Partners swap all they hold, in blocks that lie apart: as many puts in a row as there are blocks.
+_SWAPS = {"all_gather": "recursive_doubling", "reduce_scatter": "recursive_halving"}
+
+
+def told_about(problem: Problem, candidate: Candidate) -> int:
+    """Ops that are told where nothing is unrolled: of those that come several times in a row one, if no other has their NICs."""
+    about, topology = ops_about(problem, candidate), problem.topology
+    if candidate.cost is None or _SWAPS.get(problem.collective) != candidate.name or topology.n_nodes == 1:
+        return about
+    if problem.slices(problem.nics_per_rank, problem.block_bytes) > 1:
+        return about
+    if candidate.name == "recursive_halving" and problem.n & (problem.n - 1):
+        return about  # representatives add what others gave before they put it: one after the other
+    users = np.bincount(topology.node_of * topology.nics_per_node + topology.nic_of(np.arange(problem.n), 0))
+    sharing = 2 * int(users[users > 1].sum())  # and those from whom they get
+    return min(about, 4 * problem.n * candidate.cost.steps + sharing * 2 * problem.n // topology.gpus_per_node)
 
 
 def ops_about(problem: Problem, candidate: Candidate) -> int:

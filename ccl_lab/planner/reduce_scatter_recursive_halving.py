@@ -7,14 +7,16 @@ scratch region i; rank e of the extra ones (n not a power of two) is represented
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from ..ir import Buffer, Builder
+from ..ir.builder import one_by_one
 from .cost import log2_floor
 from .problem import Problem
-from .runs import Run, everyone, put_run, reduce_run, wait_run
+from .runs import Run, everyone, put_run, reduce_run, wait_run, wait_times
 
 
 class Plan(NamedTuple):
@@ -50,14 +52,15 @@ class Plan(NamedTuple):
         index = block - (rank & ~(2 * d - 1)) if self.far_first else (block - rank % d) // d
         return Run(Buffer.scratch, self.regions[step - 1] + extra * self.kept(step - 1) + index)
 
-    def pieces(self, rank, step: int):
-        """(i, extra, block, count) for each run that `rank` keeps after `step`."""
-        size = self.kept(step)
+    def pieces(self, rank, step: int) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """(extra, times, count): `rank` keeps after `step` so many times a run of `count` blocks, the i-th one from block(…, i) on."""
+        size, one = self.kept(step), np.ones_like(rank)
         for extra in (0, 1) if self.n > self.core else (0,):
-            for i in [0] if self.far_first else range(size):
-                block = self.block(rank, step, i)
-                count = size if self.far_first else 1
-                yield i, extra, block, np.clip(self.n - self.core - block, 0, count) if extra else np.full_like(rank, count)
+            most = self.n - self.core - self.block(rank, step, 0) if extra else size * one  # blocks that there are
+            if self.far_first:
+                yield extra, one, np.clip(most, 0, size)
+            else:
+                yield extra, np.clip(-(-most // (2 * self.distance(step))), 0, size) if extra else most, one
 
 
 def recursive_halving(problem: Problem) -> Builder:
@@ -90,30 +93,41 @@ def _give(b: Builder, plan: Plan, extra: int, step: int) -> None:
     rank, channel = everyone(plan.core, b.channels)
     partner = rank ^ plan.distance(step)
     folded = (rank < extra) & (step == 0)
-    for i, is_extra, block, count in plan.pieces(partner, step):
-        held = plan.held(rank, step, block, is_extra)
-        if folded.any():
-            landed = Run(Buffer.scratch, plan.fold + held.block)
-            reduce_run(b, rank, landed, [held, landed], np.where(folded, count, 0), channel)
-            held = Run(np.where(folded, int(Buffer.scratch), int(held.buf)), np.where(folded, landed.block, held.block))
-        slot = plan.regions[step] + is_extra * plan.kept(step) + i
-        put_run(b, rank, partner, held, Run(Buffer.scratch, slot), count, channel)
+    repeat = one_by_one if folded.any() else b.repeat
+    for is_extra, times, counts in plan.pieces(partner, step):
+        def some(rows: np.ndarray, i: int, is_extra: int = is_extra, counts: np.ndarray = counts) -> None:
+            mine, at, count, first = rank[rows], channel[rows], counts[rows], folded[rows]
+            held = plan.held(mine, step, plan.block(partner[rows], step, i), is_extra)
+            if first.any():
+                landed = Run(Buffer.scratch, plan.fold + held.block)
+                reduce_run(b, mine, landed, [held, landed], np.where(first, count, 0), at)
+                held = Run(np.where(first, int(Buffer.scratch), int(held.buf)), np.where(first, landed.block, held.block))
+            slot = plan.regions[step] + is_extra * plan.kept(step) + i
+            put_run(b, mine, partner[rows], held, Run(Buffer.scratch, slot), count, at)
+
+        repeat(times, some)
 
 
 def _add(b: Builder, plan: Plan, extra: int, step: int) -> None:
     """What the partner gave is added to the half kept; the last sum goes to OUTPUT."""
     rank, channel = everyone(plan.core, b.channels)
     pieces = list(plan.pieces(rank, step))
-    wait_run(b, rank, rank ^ plan.distance(step), [count for *_, count in pieces], channel)
+    signals = sum(times * (count if b.parts > 1 else count > 0) for _, times, count in pieces)
+    wait_times(b, rank, rank ^ plan.distance(step), signals, channel)
     folded = (rank < extra) & (step == 0)
-    for i, is_extra, block, count in pieces:
-        held = plan.held(rank, step, block, is_extra)
-        landed = Run(Buffer.scratch, plan.regions[step] + is_extra * plan.kept(step) + i)
-        total = Run(Buffer.output, 0) if step == plan.levels - 1 and not is_extra else landed
-        reduce_run(b, rank, total, [held, landed], np.where(folded, 0, count), channel)
-        if folded.any():
-            third = Run(Buffer.scratch, plan.fold + held.block)
-            reduce_run(b, rank, total, [held, landed, third], np.where(folded, count, 0), channel)
+    repeat = one_by_one if folded.any() else b.repeat
+    for is_extra, times, counts in pieces:
+        def some(rows: np.ndarray, i: int, is_extra: int = is_extra, counts: np.ndarray = counts) -> None:
+            mine, at, count, first = rank[rows], channel[rows], counts[rows], folded[rows]
+            held = plan.held(mine, step, plan.block(mine, step, i), is_extra)
+            landed = Run(Buffer.scratch, plan.regions[step] + is_extra * plan.kept(step) + i)
+            total = Run(Buffer.output, 0) if step == plan.levels - 1 and not is_extra else landed
+            reduce_run(b, mine, total, [held, landed], np.where(first, 0, count), at)
+            if first.any():
+                third = Run(Buffer.scratch, plan.fold + held.block)
+                reduce_run(b, mine, total, [held, landed, third], np.where(first, count, 0), at)
+
+        repeat(times, some)
 
 
 def _fold_in(b: Builder, plan: Plan, extra: int) -> None:

@@ -69,6 +69,11 @@ def wait_run(b: Builder, rank: np.ndarray, peer: Any, counts: Sequence[Any], cha
     for count in counts:
         count = np.broadcast_to(count, rank.shape)
         total = total + (count if b.parts > 1 else count > 0)
+    wait_times(b, rank, peer, total, channel)
+
+
+def wait_times(b: Builder, rank: np.ndarray, peer: Any, total: np.ndarray, channel: np.ndarray) -> None:
+    """Each rank waits for `total` signals of its peer; rows with none do nothing."""
     rows = np.flatnonzero(total)
     if len(rows):
         b.wait(rank=rank[rows], peer=np.broadcast_to(peer, rank.shape)[rows], channel=channel[rows], count=total[rows])

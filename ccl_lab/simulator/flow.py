@@ -9,7 +9,7 @@ times are those of exact.py on the unrolled schedule, to the picosecond, or Inap
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,9 +50,22 @@ class _Timer(Builder):
         for channel in range(self.channels if crosses else 0):
             nic[:, channel] = topology.nic_of(np.arange(self.n_ranks), channel)
         self._late_ps, self._topology, self.unordered = links["late_ps"], topology, False
+        self._times, self._singly = np.zeros(0, np.int32), links["singly"]
         self._flow = _core.Flow({**links, "ranks": self.n_ranks, "channels": self.channels, "nodes": topology.n_nodes,
                                  "nics": topology.nics_per_node, "nic": nic.ravel(), "count": count, "parts": self.parts,
                                  "timetable": int(self.timetable)})  # fmt: skip
+
+    def repeat(self, times: I64, emit: Callable[[I64, int], None]) -> None:
+        """One of them is told, and how often it comes; all are where ranks have several channels, or others meet them on a link."""
+        if self._singly or self.channels > 1 or self.timetable or not len(times) or times.max() <= 1:
+            if int(times.sum()) > _MOST_SINGLY:
+                raise Inapplicable(f"ranks have {self.channels} channels, whose puts take turns on what these share")
+            super().repeat(times, emit)
+            return
+        rows = np.flatnonzero(times > 0)
+        self._times = np.ascontiguousarray(times[rows], np.int32)
+        emit(rows, 0)
+        self._times = np.zeros(0, np.int32)
 
     def _emit(self, kind: Kind, rank: Ints, channel: Ints, *, peer: Ints = -1, sig_channel: Ints = -1, value: Ints = 0,
               dst: Ref | None = None, srcs: Sequence[Ref] = (), arg: Ints = 0, n_chunks: Ints = 0) -> None:  # fmt: skip
@@ -67,7 +80,7 @@ class _Timer(Builder):
             columns = [np.ascontiguousarray(column[keep]) for column in columns]
             ready = ready[keep] if len(ready) else ready
         *columns, step = columns
-        status = self._flow.run(int(kind), *columns, len(srcs), ready, tier_ps, step)
+        status = self._flow.run(int(kind), *columns, len(srcs), ready, tier_ps, step, self._times)
         self._check(status)
 
     def _check(self, status: int) -> None:
@@ -95,6 +108,8 @@ class _Timer(Builder):
         return int(self._flow.ops)
 
 
+# Of one step, where what comes several times is told each time.
+_MOST_SINGLY = 200_000_000
 # Ops that are put in order take 0.2 to 0.4 us each.
 MOST_ORDERED = 30_000_000
 
@@ -107,26 +122,26 @@ def flow_finish(outline: Outline, topology: Topology, count: int, itemsize: int,
                "latency_ps": links.latency_ps, "late_ps": late_ps, "alpha_ps": alpha_ps, "itemsize": itemsize,
                **changes.columns()}  # fmt: skip
 
-    def told(ordered: bool) -> _Timer | None:
-        """What has timed all ops; None where they would have to be put in order, and can be."""
+    def told(ordered: bool, singly: bool = False) -> _Timer | None:
+        """What has timed all ops; None where they would have to be put in order, or told singly, and can be."""
         timers: list[_Timer] = []
 
         def make(*arguments: Any, **options: Any) -> _Timer:
-            timers.append(_Timer({**columns, "ordered": ordered}, topology, count, *arguments, **options))
+            timers.append(_Timer({**columns, "ordered": ordered, "singly": singly}, topology, count, *arguments, **options))
             return timers[-1]
 
         try:
             outline.emit(make)
         except Inapplicable as why:
-            if ordered or not timers or not timers[-1].unordered:
+            if singly or not timers or not timers[-1].unordered:
                 raise
-            if outline.ops_about > MOST_ORDERED:
+            if (outline.ops_about if ordered else outline.told_about) > MOST_ORDERED:
                 raise Inapplicable(f"{why}, and at most {MOST_ORDERED:,} ops are put in order") from None
             return None
         return timers[-1]
 
     timer, in_order = told(False), {}
     if timer is None:
-        timer, in_order = told(True), {"ordered": True}
+        timer, in_order = told(True) or told(True, singly=True), {"ordered": True}
     assert timer is not None
     return timer.finish(), {"ops": timer.ops, **in_order}

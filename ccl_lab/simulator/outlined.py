@@ -58,7 +58,7 @@ def finish_times(outline: Outline, topology: Topology, nbytes: Size | None = Non
                                         merge=merge, jumps=jumps)
             return found, {"as": "rings", **counts}
         except Inapplicable:
-            if outline.ops_about > _MOST_TOLD:
+            if outline.told_about > _MOST_TOLD:
                 raise
     if outline.chains is not None:
         try:
@@ -66,7 +66,7 @@ def finish_times(outline: Outline, topology: Topology, nbytes: Size | None = Non
                                          merge=merge)
             return found, {"as": "chains", **counts}
         except Inapplicable:
-            if outline.ops_about > _MOST_TOLD:
+            if outline.told_about > _MOST_TOLD:
                 raise
     if outline.pairs is not None:
         try:
@@ -74,9 +74,9 @@ def finish_times(outline: Outline, topology: Topology, nbytes: Size | None = Non
                                         merge=merge)
             return found, {"as": "pairs", **counts}
         except Inapplicable:
-            if outline.ops_about > _MOST_TOLD:
+            if outline.told_about > _MOST_TOLD:
                 raise
-    if outline.ops_about > _MOST_FLOW:
+    if outline.told_about > _MOST_FLOW:
         raise Inapplicable("told one by one they would take many minutes")
     count = 0 if outline.collective == "barrier" else outline.count_of(size, dtype)
     found, counts = flow_finish(outline, topology, count, itemsize, late_ps, alpha_ps, changes)

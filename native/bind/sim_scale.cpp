@@ -90,14 +90,16 @@ HeldFlow* make_flow(const nb::dict& columns) {
 int run_flow(HeldFlow& held, int kind, const Column<const std::int32_t>& rank, const Column<const std::int32_t>& channel,
              const Column<const std::int32_t>& peer, const Column<const std::int32_t>& sig_channel, const Column<const std::int32_t>& value,
              const Column<const std::int32_t>& chunk, const Column<const std::int32_t>& n_chunks, std::int64_t sources,
-             const Column<const std::int64_t>& ready_ps, const Column<const std::int64_t>& tier_ps, const Column<const std::int32_t>& step) {
+             const Column<const std::int64_t>& ready_ps, const Column<const std::int64_t>& tier_ps, const Column<const std::int32_t>& step,
+             const Column<const std::int32_t>& times) {
   const auto rows = [&](const auto& column) {
     if (column.shape(0) != rank.shape(0)) throw nb::value_error("Flow.run: columns of different lengths");
     return std::span(column.data(), column.shape(0));
   };
-  const auto some = [&](const auto& column) { return column.shape(0) == 0 ? std::span<const std::int64_t>() : rows(column); };
+  const auto some = [&](const auto& column) { return column.shape(0) == 0 ? decltype(rows(column))() : rows(column); };
   const ccl_lab::sim::FlowOps ops{static_cast<std::uint8_t>(kind), rows(rank), rows(channel), rows(peer), rows(sig_channel), rows(value),
-                                  rows(chunk), rows(n_chunks), sources, some(ready_ps), some(tier_ps), rows(step)};
+                                  rows(chunk), rows(n_chunks), sources, some(ready_ps), some(tier_ps), rows(step),
+                                  some(times)};
   const ccl_lab::Unlocked unlocked;
   return static_cast<int>(held.flow.run(ops));
 }
@@ -115,7 +117,7 @@ void bind_sim_scale(nb::module_& m) {
       .def(nb::new_(&make_flow), nb::arg("columns"))
       .def("run", &run_flow, nb::arg("kind"), nb::arg("rank"), nb::arg("channel"), nb::arg("peer"), nb::arg("sig_channel"),
            nb::arg("value"), nb::arg("chunk"), nb::arg("n_chunks"), nb::arg("sources"), nb::arg("ready_ps"), nb::arg("tier_ps"),
-           nb::arg("step"),
+           nb::arg("step"), nb::arg("times"),
            "Ops of one kind, one a row; returns the status.")
       .def("finish", [](HeldFlow& held, const Column<std::int64_t>& finish_ps) {
         const ccl_lab::Unlocked unlocked;

@@ -12,6 +12,7 @@ namespace {
 constexpr std::size_t kKnown = 1024;
 constexpr int kFew = 4;               // counters of one destination and channel that are looked for one by one
 constexpr std::uint64_t kMany = 64;  // that a list is good for
+constexpr std::int64_t kMostAtOnce = 30'000'000;  // ops of one group that come several times and are evaluated each time
 
 }  // namespace
 
@@ -48,25 +49,59 @@ void Flow::find_shared() {
 FlowStatus Flow::run(const FlowOps& ops) {
   first_op_ = op_;
   contending_.clear();
-  for (std::size_t i = 0; ordered_ && i < ops.rank.size(); ++i) {
+  expanded_.clear();
+  if (!ops.times.empty() && (links_.channels > 1 || links_.timetable)) return FlowStatus::unsupported;
+  for (std::size_t i = 0; i < ops.rank.size(); ++i) {
     fetch(ops, i + 12);
     if (!in_range(ops, i)) return FlowStatus::bad_op;
-    if (const FlowStatus status = tell(ops, i); status != FlowStatus::ok) return status;
-  }
-  for (std::size_t i = 0; !ordered_ && i < ops.rank.size(); ++i) {
-    fetch(ops, i + 12);
-    if (!in_range(ops, i)) return FlowStatus::bad_op;
-    if (contends(ops, i)) {
+    const bool waits = contends(ops, i) && !ordered_;
+    const std::int64_t often = times(ops, i), now = often > 1 && contends(ops, i) ? 1 : often;
+    if (now != often) expanded_.push_back(i);
+    if (waits) {
       contending_.emplace_back(next_batch(ops, i), i);
       continue;
     }
-    if (const FlowStatus status = row(ops, i); status != FlowStatus::ok) return status;
+    const std::int64_t number = first_op_ + static_cast<std::int64_t>(i);
+    const FlowStatus status = ordered_ ? tell(ops, i, number, now) : row(ops, i, number, now);
+    if (status != FlowStatus::ok) return status;
   }
-  if (!std::is_sorted(contending_.begin(), contending_.end())) std::sort(contending_.begin(), contending_.end());
-  for (const auto& [batch, i] : contending_)
-    if (const FlowStatus status = row(ops, i); status != FlowStatus::ok) return status;
-  op_ = first_op_ + static_cast<std::int64_t>(ops.rank.size());
+  std::int64_t next = first_op_ + static_cast<std::int64_t>(ops.rank.size());
+  const FlowStatus status = ordered_ ? told_in_turns(ops, next) : in_turns(ops, next);
+  op_ = next;
+  if (status != FlowStatus::ok) return status;
   return ordered_ ? drain() : FlowStatus::ok;
+}
+
+// As written: ops that share links, by batches, and in each as often as they come. next: the number of the next op.
+FlowStatus Flow::in_turns(const FlowOps& ops, std::int64_t& next) {
+  if (!std::is_sorted(contending_.begin(), contending_.end())) std::sort(contending_.begin(), contending_.end());
+  std::size_t end = 0;
+  for (std::size_t begin = 0; begin < contending_.size(); begin = end) {
+    std::int64_t most = 1;
+    for (end = begin; end < contending_.size() && contending_[end].first == contending_[begin].first; ++end)
+      most = std::max(most, times(ops, contending_[end].second));
+    if (most * static_cast<std::int64_t>(end - begin) > kMostAtOnce) return FlowStatus::too_many;
+    for (std::int64_t turn = 0; turn < most; ++turn) {
+      for (std::size_t k = begin; k < end; ++k) {
+        const std::size_t i = contending_[k].second;
+        if (turn >= times(ops, i)) continue;
+        const std::int64_t number = turn == 0 ? first_op_ + static_cast<std::int64_t>(i) : next++;
+        if (const FlowStatus status = row(ops, i, number, 1); status != FlowStatus::ok) return status;
+      }
+    }
+  }
+  return FlowStatus::ok;
+}
+
+// Ordered: those that share links once more, and again.
+FlowStatus Flow::told_in_turns(const FlowOps& ops, std::int64_t& next) {
+  std::int64_t most = 1;
+  for (const std::size_t i : expanded_) most = std::max(most, times(ops, i));
+  for (std::int64_t turn = 1; turn < most; ++turn)
+    for (const std::size_t i : expanded_)
+      if (turn < times(ops, i))
+        if (const FlowStatus status = tell(ops, i, next++, 1); status != FlowStatus::ok) return status;
+  return FlowStatus::ok;
 }
 
 // What an op further on will touch, so that memory is on its way: peers of a step lie far apart.
@@ -102,13 +137,13 @@ bool Flow::in_range(const FlowOps& ops, std::size_t i) const {
   const auto below = [](std::int32_t v, std::int64_t end) { return v >= 0 && v < end; };
   const auto kind = static_cast<Kind>(ops.kind);
   const bool paired = kind == Kind::put || kind == Kind::signal || kind == Kind::wait;
-  if (!below(ops.rank[i], links_.ranks) || !below(ops.channel[i], links_.channels)) return false;
+  if (!below(ops.rank[i], links_.ranks) || !below(ops.channel[i], links_.channels) || times(ops, i) < 1) return false;
   if (paired && !below(ops.peer[i], links_.ranks)) return false;
   return ops.sig_channel[i] < links_.channels && (ops.sig_channel[i] >= 0 || kind == Kind::put || !paired);
 }
 
-FlowStatus Flow::row(const FlowOps& ops, std::size_t i) {
-  op_ = first_op_ + static_cast<std::int64_t>(i);
+FlowStatus Flow::row(const FlowOps& ops, std::size_t i, std::int64_t number, std::int64_t times) {
+  op_ = number;
   Channel& at = channel(ops, i);
   const auto kind = static_cast<Kind>(ops.kind);
   FlowStatus status = FlowStatus::unsupported;
@@ -116,9 +151,9 @@ FlowStatus Flow::row(const FlowOps& ops, std::size_t i) {
   if (links_.timetable) not_before(at, ops.step[i]);
   if (kind == Kind::put && ops.peer[i] != ops.rank[i]) {
     const Issue issued = issue(at);
-    status = transfer(ops, i, issued, sent);
+    status = transfer(ops, i, times, issued, sent);
   } else if (kind == Kind::put || kind == Kind::copy || kind == Kind::reduce) {
-    status = work(ops, i, at, sent);
+    status = work(ops, i, times, at, sent);
   } else if (kind == Kind::wait) {
     status = wait(ops, i, at);
   } else if (kind == Kind::signal) {
@@ -129,7 +164,7 @@ FlowStatus Flow::row(const FlowOps& ops, std::size_t i) {
   }
   if (status != FlowStatus::ok) return status;
   if ((kind == Kind::put || kind == Kind::signal) && ops.sig_channel[i] >= 0)
-    status = signalled(counter_id(ops.peer[i], ops.rank[i], ops.sig_channel[i]), sent);
+    status = signalled(counter_id(ops.peer[i], ops.rank[i], ops.sig_channel[i]), sent, times);
   return status == FlowStatus::ok ? checked(at, kind) : status;
 }
 
@@ -192,13 +227,24 @@ std::int64_t Flow::busy(std::int64_t nbytes, std::int32_t link) {
 }
 
 // A put to another rank.
-FlowStatus Flow::transfer(const FlowOps& ops, std::size_t i, const Issue& issued, Message& sent) {
+FlowStatus Flow::transfer(const FlowOps& ops, std::size_t i, std::int64_t times, const Issue& issued, Message& sent) {
   const auto [a, b] = path(ops, i);
   if (a < 0 || b < 0) return FlowStatus::bad_op;
   Served &tx = served_[static_cast<std::size_t>(a)], &rx = served_[static_cast<std::size_t>(b)];
-  if (!ordered_ && !in_order(tx, rx, issued.batch, op_)) return FlowStatus::disorder;
+  if (!ordered_ && !(times == 1 ? in_order(tx, rx, issued.batch, op_) : in_order_many(tx, rx, issued.batch, op_, times)))
+    return FlowStatus::disorder;
   const std::int64_t nbytes = bytes(ops, i), held = nbytes > 0 ? links_.alpha_ps : 0;
-  const std::int64_t start = std::max({issued.clock_ps, links_.late_ps[static_cast<std::size_t>(ops.peer[i])], tx.free_ps, rx.free_ps});
+  std::int64_t start = std::max({issued.clock_ps, links_.late_ps[static_cast<std::size_t>(ops.peer[i])], tx.free_ps, rx.free_ps});
+  if (times > 1) {  // each begins when the one before has left both links
+    if (changes_.on(a) || changes_.on(b)) {
+      for (std::int64_t k = 1; k < times && start <= kLatest; ++k)
+        start = std::max(through(nbytes, a, start + held), through(nbytes, b, start + held));
+    } else {
+      const std::int64_t each = held + std::max(busy(nbytes, a), busy(nbytes, b));
+      if (each > (2 * kLatest - start) / times) return FlowStatus::overflow;
+      start += (times - 1) * each;
+    }
+  }
   tx.free_ps = through(nbytes, a, start + held);
   rx.free_ps = through(nbytes, b, start + held);
   const std::int64_t done = std::max(tx.free_ps, rx.free_ps);
@@ -207,7 +253,8 @@ FlowStatus Flow::transfer(const FlowOps& ops, std::size_t i, const Issue& issued
   if (done > kLatest) return FlowStatus::overflow;
   std::int64_t tick = issued.batch >> kPlaceBits;
   if (a >= 3 * links_.ranks) {
-    tick = tx.free_tick = rx.free_tick = std::max({tick, tx.free_tick, rx.free_tick}) + ops.n_chunks[i] * part_ticks_;
+    if (times > 1 && times * part_ticks_ > kLastTick) return FlowStatus::overflow;
+    tick = tx.free_tick = rx.free_tick = std::max({tick, tx.free_tick, rx.free_tick}) + times * ops.n_chunks[i] * part_ticks_;
     at.tick = std::max(at.tick, tick);
     if (tick > kLastTick) return FlowStatus::overflow;
   }
@@ -216,16 +263,19 @@ FlowStatus Flow::transfer(const FlowOps& ops, std::size_t i, const Issue& issued
 }
 
 // What occupies the rank's own memory: copies, reductions, puts to itself.
-FlowStatus Flow::work(const FlowOps& ops, std::size_t i, Channel& at, Message& sent) {
+FlowStatus Flow::work(const FlowOps& ops, std::size_t i, std::int64_t times, Channel& at, Message& sent) {
   const auto link = static_cast<std::int32_t>(2 * links_.ranks + ops.rank[i]);
   Served& memory = served_[static_cast<std::size_t>(link)];
-  at.batch += 1;
+  if (times > kPlaces / 2 || (times > 1 && ((at.batch + 1) & (kPlaces - 1)) + times > kPlaces - 8)) return FlowStatus::overflow;
+  at.batch += times;  // no other channel has this memory
   at.row = false;
   if (!ordered_ && !in_order(memory, memory, at.batch, op_)) return FlowStatus::disorder;
   const bool adds = static_cast<Kind>(ops.kind) == Kind::reduce;
   const std::int64_t ready = ops.ready_ps.empty() ? 0 : ops.ready_ps[i];
   const std::int64_t start = std::max({at.clock_ps, ready, memory.free_ps});
-  at.clock_ps = memory.free_ps = start + busy(bytes(ops, i) * (adds ? ops.sources : 1), link);
+  const std::int64_t each = busy(bytes(ops, i) * (adds ? ops.sources : 1), link);
+  if (times > 1 && each > kLatest / times) return FlowStatus::overflow;
+  at.clock_ps = memory.free_ps = start + times * each;
   sent = {at.clock_ps, at.batch >> kPlaceBits, at.batch};
   return FlowStatus::ok;
 }
@@ -249,11 +299,14 @@ FlowStatus Flow::raise(Counter& at, const Message& message) {
 }
 
 // A raise as written: a wait may ask for the last one, or, where nobody has waited for that yet, for the one before.
-FlowStatus Flow::signalled(std::int32_t id, const Message& message) {
+FlowStatus Flow::signalled(std::int32_t id, const Message& message, std::int64_t times) {
   Counter& at = counters_[static_cast<std::size_t>(id)];
-  if (at.waiting > 0) before(id) = at.last();
-  if (at.waiting == kMostWaiting) return FlowStatus::too_early;
-  ++at.waiting;
+  const auto many = static_cast<std::size_t>(id);
+  if (times > 1 && repeated_.size() <= many) repeated_.resize(std::max(counters_.size(), many + 1));
+  if (many < repeated_.size()) repeated_[many] = times > 1;
+  if (at.waiting > 0 && times == 1) before(id) = at.last();
+  if (times > static_cast<std::int64_t>(kMostWaiting - at.waiting)) return FlowStatus::too_early;
+  at.waiting += static_cast<std::uint64_t>(times);
   return raise(at, message);
 }
 
@@ -267,6 +320,7 @@ FlowStatus Flow::wait(const FlowOps& ops, std::size_t i, Channel& at) {
   Counter& counted = counters_[static_cast<std::size_t>(id)];
   const std::int64_t later = static_cast<std::int64_t>(counted.waiting) - ops.value[i];
   if (later < 0 || later > 1 || ops.value[i] < 1) return FlowStatus::too_early;
+  if (later == 1 && static_cast<std::size_t>(id) < repeated_.size() && repeated_[static_cast<std::size_t>(id)]) return FlowStatus::too_early;
   counted.waiting = static_cast<std::uint64_t>(later);
   go_on(at, later == 0 ? counted.last() : before(id));
   return FlowStatus::ok;

@@ -42,6 +42,9 @@ struct FlowOps {
   std::span<const std::int64_t> ready_ps;  // when the owners of the memory that is read have entered; may be empty
   std::span<const std::int64_t> tier_ps;   // latency of the path beyond that of its links; may be empty
   std::span<const std::int32_t> step = {};  // where steps are a timetable (order.hpp); may be empty where they are not
+  // How often each op comes: all of them, then all that come twice, and so on. Of puts to others and reductions, where ranks have one channel
+  // and steps are no timetable; empty: once.
+  std::span<const std::int32_t> times = {};
 };
 
 struct FlowLinks {
@@ -96,18 +99,21 @@ class Flow {
   static_assert(sizeof(Counter) == 32 && kLastTick < std::int64_t{1} << 43);
   static constexpr std::uint64_t kMostWaiting = (std::uint64_t{1} << 20) - 1;
 
-  FlowStatus row(const FlowOps& ops, std::size_t i);
+  FlowStatus row(const FlowOps& ops, std::size_t i, std::int64_t number, std::int64_t times);
+  FlowStatus in_turns(const FlowOps& ops, std::int64_t& next);
+  FlowStatus told_in_turns(const FlowOps& ops, std::int64_t& next);
+  [[nodiscard]] static std::int64_t times(const FlowOps& ops, std::size_t i) { return ops.times.empty() ? 1 : ops.times[i]; }
   void find_shared();
   void fetch(const FlowOps& ops, std::size_t i) const;
   [[nodiscard]] bool contends(const FlowOps& ops, std::size_t i) const;
   [[nodiscard]] std::int64_t next_batch(const FlowOps& ops, std::size_t i);
   static Issue issue(Channel& channel);
-  FlowStatus transfer(const FlowOps& ops, std::size_t i, const Issue& issued, Message& sent);
-  FlowStatus work(const FlowOps& ops, std::size_t i, Channel& channel, Message& sent);
+  FlowStatus transfer(const FlowOps& ops, std::size_t i, std::int64_t times, const Issue& issued, Message& sent);
+  FlowStatus work(const FlowOps& ops, std::size_t i, std::int64_t times, Channel& channel, Message& sent);
   FlowStatus wait(const FlowOps& ops, std::size_t i, Channel& channel);
   FlowStatus signal(const FlowOps& ops, std::size_t i, const Issue& issued, Message& sent);
   static FlowStatus raise(Counter& at, const Message& message);
-  FlowStatus signalled(std::int32_t counter, const Message& message);
+  FlowStatus signalled(std::int32_t counter, const Message& message, std::int64_t times);
   Message& before(std::int32_t counter);
   static void go_on(Channel& channel, const Message& seen);
   static void not_before(Channel& channel, std::int64_t step);
@@ -153,7 +159,7 @@ class Flow {
     std::int32_t counter = -1;  // that it raises, or waits for
     std::int32_t next = -1;     // in its channel's line
     std::int32_t op = 0;
-    std::int32_t step = 0;      // in a timetable
+    std::int32_t step_or_times = 1;  // of a timetable; elsewhere how often it comes
     std::uint16_t sources = 1;
     std::uint8_t kind = 0;
   };
@@ -184,7 +190,7 @@ class Flow {
     bool operator<(const Pending& other) const { return op < other.op; }
   };
 
-  FlowStatus tell(const FlowOps& ops, std::size_t i);
+  FlowStatus tell(const FlowOps& ops, std::size_t i, std::int64_t number, std::int64_t times);
   std::int32_t keep(const Told& told);
   void forget(std::int32_t id) { unused_.push_back(id); }
   void keep_more(std::int32_t id, std::int64_t ps);
@@ -194,6 +200,8 @@ class Flow {
   void pend(std::int32_t id, const Issue& issued);
   FlowStatus drain();
   FlowStatus serve(std::int64_t number, std::vector<Pending>& batch);
+  bool has_to_itself(const Told& told, std::int64_t batch, std::int64_t turn, std::int32_t a, std::int32_t b);
+  [[nodiscard]] std::int64_t times_of(const Told& told) const { return links_.timetable ? 1 : told.step_or_times; }
   void fetch_told(const std::vector<Pending>& batch, std::size_t i, bool counters) const;
   FlowStatus take(const Told& told, const Issue& issued, Message& sent);
   FlowStatus announce(const Told& told, const Message& sent);
@@ -239,6 +247,14 @@ class Flow {
   std::deque<Message> before_;    // per counter the raise before the last one; empty as long as nobody asks
   std::vector<bool> shared_;      // by link: several channels or ranks use it
   std::vector<std::pair<std::int64_t, std::size_t>> contending_;
+  std::vector<std::size_t> expanded_;  // ops of a group that come several times, and are evaluated each time
+  std::vector<bool> repeated_;         // by counter: the raise before the last one is not known
+  // Ordered, by link: the last batch in which one op came several times there, and its ranks; empty as long as none did.
+  struct Alone {
+    std::int64_t batch = -1;
+    std::int32_t rank = -1, peer = -1;
+  };
+  std::vector<Alone> alone_;
   struct Known {
     std::int64_t bytes = -1, rate = -1, ps = 0;
   };

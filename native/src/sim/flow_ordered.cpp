@@ -23,7 +23,7 @@ FlowOps Flow::alone(const Told& t) const {
   // Counters are known by their number here.
   const auto id = static_cast<std::size_t>(&t - told_.data());
   const auto more = id < more_.size() ? one(more_[id]) : std::span<const std::int64_t>();
-  return {t.kind, one(t.rank), one(t.channel), one(t.peer), {}, {}, one(t.chunk), one(t.n_chunks), t.sources, more, more};
+  return {t.kind, one(t.rank), one(t.channel), one(t.peer), {}, {}, one(t.chunk), one(t.n_chunks), t.sources, more, more, {}, {}};
 }
 
 std::int32_t Flow::keep(const Told& told) {
@@ -44,7 +44,7 @@ void Flow::keep_more(std::int32_t id, std::int64_t ps) {
   if (place < more_.size()) more_[place] = ps;
 }
 
-FlowStatus Flow::tell(const FlowOps& ops, std::size_t i) {
+FlowStatus Flow::tell(const FlowOps& ops, std::size_t i, std::int64_t number, std::int64_t times) {
   const auto kind = static_cast<Kind>(ops.kind);
   const bool raises = (kind == Kind::put || kind == Kind::signal) && ops.sig_channel[i] >= 0;
   Told told{.rank = ops.rank[i], .channel = ops.channel[i], .peer = ops.peer[i], .chunk = ops.chunk[i], .n_chunks = ops.n_chunks[i]};
@@ -56,10 +56,11 @@ FlowStatus Flow::tell(const FlowOps& ops, std::size_t i) {
   }
   told.kind = ops.kind;
   told.sources = static_cast<std::uint16_t>(std::min<std::int64_t>(ops.sources, 0xffff));
-  if (first_op_ + static_cast<std::int64_t>(i) > std::numeric_limits<std::int32_t>::max()) return FlowStatus::too_many;
-  told.op = static_cast<std::int32_t>(first_op_ + static_cast<std::int64_t>(i));
+  if (number > std::numeric_limits<std::int32_t>::max()) return FlowStatus::too_many;
+  told.op = static_cast<std::int32_t>(number);
+  told.step_or_times = static_cast<std::int32_t>(times);
   const auto& more = kind == Kind::copy || kind == Kind::reduce ? ops.ready_ps : ops.tier_ps;
-  if (links_.timetable) told.step = ops.step[i];
+  if (links_.timetable) told.step_or_times = ops.step[i];
   if (ops.sources > 0xffff) return FlowStatus::unsupported;
   if (unused_.empty() && told_.size() >= kMostTold) return FlowStatus::too_many;
   const std::int32_t id = keep(told);
@@ -78,7 +79,7 @@ FlowStatus Flow::come_to(std::int32_t id) {
   Channel& at = channels_[c];
   Line& line = lines_[c];
   const auto kind = static_cast<Kind>(told.kind);
-  if (links_.timetable) not_before(at, told.step);
+  if (links_.timetable) not_before(at, told.step_or_times);
   const bool works = kind == Kind::copy || kind == Kind::reduce || (kind == Kind::put && told.peer == told.rank);
   if (kind == Kind::wait) return wait_for(id, c);
   if (kind == Kind::signal || (kind == Kind::put && !works)) {
@@ -90,7 +91,7 @@ FlowStatus Flow::come_to(std::int32_t id) {
     pend(id, {at.clock_ps, at.batch + 1});
   } else if (works) {
     Message sent;
-    if (const FlowStatus status = work(alone(told), 0, at, sent); status != FlowStatus::ok) return status;
+    if (const FlowStatus status = work(alone(told), 0, times_of(told), at, sent); status != FlowStatus::ok) return status;
     forget(id);
   } else if (kind == Kind::flush && told.peer < 0 && !links_.timetable) {
     line.held = line.puts > 0 ? Held::flush : Held::no;
@@ -220,7 +221,9 @@ FlowStatus Flow::serve(std::int64_t number, std::vector<Pending>& batch) {
     const bool transfers = static_cast<Kind>(each.kind) == Kind::put && each.peer != each.rank;
     const auto [a, b] = transfers ? path(alone(each), 0) : std::pair(memory, memory);
     if (a < 0 || b < 0) return FlowStatus::bad_op;
-    by_turn_.emplace_back(static_cast<Kind>(each.kind) == Kind::signal ? 0 : turns_.next(a, b), i);
+    const bool signals = static_cast<Kind>(each.kind) == Kind::signal;
+    by_turn_.emplace_back(signals ? 0 : turns_.next(a, b), i);
+    if (transfers && !has_to_itself(each, number, by_turn_.back().first, a, b)) return FlowStatus::disorder;
   }
   if (!std::is_sorted(by_turn_.begin(), by_turn_.end())) std::sort(by_turn_.begin(), by_turn_.end());
   sent_.resize(batch.size());
@@ -236,6 +239,19 @@ FlowStatus Flow::serve(std::int64_t number, std::vector<Pending>& batch) {
   return FlowStatus::ok;
 }
 
+// Where an op comes several times, no other of its batch may have one of its links, but between the same ranks after it.
+bool Flow::has_to_itself(const Told& told, std::int64_t batch, std::int64_t turn, std::int32_t a, std::int32_t b) {
+  const bool many = times_of(told) > 1;
+  if (!many && alone_.empty()) return true;
+  if (alone_.empty()) alone_.resize(served_.size());
+  Alone &at = alone_[static_cast<std::size_t>(a)], &to = alone_[static_cast<std::size_t>(b)];
+  const auto own = [&](const Alone& link) { return link.batch == batch && link.rank == told.rank && link.peer == told.peer; };
+  if (own(at) && own(to)) return true;
+  if (at.batch == batch || to.batch == batch || (many && turn > 0)) return false;
+  if (many) at = to = {batch, told.rank, told.peer};
+  return true;
+}
+
 FlowStatus Flow::take(const Told& told, const Issue& issued, Message& sent) {
   const std::size_t c = channel_of(told);
   Channel& at = channels_[c];
@@ -245,10 +261,10 @@ FlowStatus Flow::take(const Told& told, const Issue& issued, Message& sent) {
   if (line.held == Held::work && &told == &told_[static_cast<std::size_t>(line.at)]) {
     line.held = Held::no;
     ready_.push_back(c);
-    const FlowStatus status = work(alone(told), 0, at, sent);
+    const FlowStatus status = work(alone(told), 0, times_of(told), at, sent);
     return status == FlowStatus::ok ? checked(at, kind) : status;
   }
-  if (const FlowStatus status = transfer(alone(told), 0, issued, sent); status != FlowStatus::ok) return status;
+  if (const FlowStatus status = transfer(alone(told), 0, times_of(told), issued, sent); status != FlowStatus::ok) return status;
   if (--line.puts > 0 || line.held != Held::flush) return FlowStatus::ok;
   flush(c);
   forget(line.at);
@@ -273,11 +289,18 @@ FlowStatus Flow::announce(const Told& told, const Message& sent) {
       early.raises.clear();
       early.begin = 0;
     }
-    early.raises.push_back(second_.at(told.counter));
+    const auto second = second_.find(told.counter);
+    if (second == second_.end()) return FlowStatus::too_early;  // it came several times, and nobody has waited for all
+    early.raises.push_back(second->second);
   }
-  if (watch.raised > watch.seen) second_[told.counter] = counters_[id].last();
+  const auto times = static_cast<std::int32_t>(times_of(told));
+  if (times > 1) {
+    second_.erase(told.counter);  // of those only the last one is known
+  } else if (watch.raised > watch.seen) {
+    second_[told.counter] = counters_[id].last();
+  }
   if (const FlowStatus status = raise(counters_[id], sent); status != FlowStatus::ok) return status;
-  ++watch.raised;
+  watch.raised += times;
   std::int32_t c = std::exchange(watch.parked, -1);
   for (; c >= 0; c = std::exchange(lines_[static_cast<std::size_t>(c)].next_parked, -1)) ready_.push_back(static_cast<std::size_t>(c));
   return FlowStatus::ok;

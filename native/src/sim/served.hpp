@@ -14,11 +14,13 @@ struct Served {
   std::int64_t free_tick = 0;
   std::int64_t batch = -1;  // of the last op
   std::int64_t op = -1;     // its place in the order of ops
-  std::int64_t turns = 0;   // of this batch that are given away, one bit each
+  std::int64_t turns = 0;   // of this batch that are given away, one bit each; negative: so many, from the first one on
 };
 
 // The next op on two links (or on one, given twice). In a batch each gets the first turn that none of its links has given away; ops come
 // in their own order, or later ones would have taken turns before earlier ones.
+inline bool in_order_many(Served& a, Served& b, std::int64_t batch, std::int64_t op, std::int64_t times);
+
 inline bool in_order(Served& a, Served& b, std::int64_t batch, std::int64_t op) {
   if (batch > a.batch && batch > b.batch) {
     a.batch = b.batch = batch;
@@ -35,6 +37,7 @@ inline bool in_order(Served& a, Served& b, std::int64_t batch, std::int64_t op) 
       return false;
     }
   }
+  if ((a.turns | b.turns) < 0) return in_order_many(a, b, batch, op, 1);
   const auto used = static_cast<std::uint64_t>(a.turns | b.turns);
   const int turn = std::countr_one(used);
   // A turn between others, or one too many to remember.
@@ -42,6 +45,25 @@ inline bool in_order(Served& a, Served& b, std::int64_t batch, std::int64_t op) 
   a.turns |= std::int64_t{1} << turn;
   b.turns |= std::int64_t{1} << turn;
   a.op = b.op = op;
+  return true;
+}
+
+// The same op so many times in a row, on two links of which no other op of this batch has one without the other: both have given away the
+// same turns, from the first one on.
+inline bool in_order_many(Served& a, Served& b, std::int64_t batch, std::int64_t op, std::int64_t times) {
+  if (batch < a.batch || batch < b.batch) return false;
+  const auto given = [&](const Served& link) -> std::int64_t {
+    if (link.batch < batch || link.turns == 0) return 0;
+    if (link.turns < 0) return -link.turns;
+    const auto used = static_cast<std::uint64_t>(link.turns);
+    return (used & (used + 1)) == 0 ? std::countr_one(used) : -1;
+  };
+  const std::int64_t turn = given(a);
+  if (turn < 0 || turn != given(b)) return false;
+  if (turn > 0 && (op <= a.op || op <= b.op)) return false;
+  a.batch = b.batch = batch;
+  a.op = b.op = op;
+  a.turns = b.turns = -(turn + times);
   return true;
 }
 

@@ -1,0 +1,121 @@
+"""Ops that come many times in a row and are told once: as the unrolled schedule and the oracle, up to 131,072 ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ccl_lab.errors import Inapplicable, UsageError
+from ccl_lab.ir import Outline, Schedule
+from ccl_lab.planner import outline, plan
+from ccl_lab.simulator import exact_times, finish_times, summarize
+from ccl_lab.simulator.changes import NONE, Changes
+from ccl_lab.topo import Topology
+
+from .cases import links_of, random_changes, random_network, random_topology
+from .oracle import Oracle
+from .test_scale import MOST_OPS
+
+NAMES = [("all_gather", "recursive_doubling"), ("reduce_scatter", "recursive_halving")]
+
+
+def swapping(rng: np.random.Generator) -> Topology:
+    """Nodes of any size, mostly a power of two of ranks, whose NICs are their own or shared; some slower, later, gone."""
+    group, power = int(2 ** rng.integers(0, 4)), rng.random() < 0.7
+    nodes = int(2 ** rng.integers(1, 6)) if power else int(rng.integers(2, 24))
+    nics = group * int(rng.choice([1, 1, 1, 2])) if rng.random() < 0.7 else int(rng.integers(1, 9))
+    topology = Topology.cluster(nodes=nodes, gpus_per_node=group, nics_per_node=nics, nic_gbits_per_s=float(rng.integers(1, 400)),
+                                fabric_gbytes_per_s=int(rng.integers(1, 300)), local_gbytes_per_s=int(rng.integers(1, 1000)))  # fmt: skip
+    if rng.random() < 0.3:
+        k, n = nodes * nics, nodes * group
+        topology = topology.replace(
+            nic_bytes_per_s=rng.integers(10**8, 10**10, k), nic_latency_ps=rng.integers(0, 9 * 10**6, k),
+            fabric_bytes_per_s=rng.integers(10**8, 10**11, n), local_bytes_per_s=rng.integers(10**8, 10**12, n))  # fmt: skip
+    if rng.random() < 0.3:
+        topology = topology.slow(float(rng.uniform(1, 5)), nic=(int(rng.integers(nodes)), int(rng.integers(nics))))
+    for _ in range(int(rng.integers(0, 3)) if nics > 2 else 0):
+        topology = topology.without((int(rng.integers(nodes)), int(rng.integers(nics))))
+    return topology.replace(network=random_network(rng, nodes)) if rng.random() < 0.2 else topology
+
+
+def draw(seed: int, name: tuple[str, str], most_ops: int = MOST_OPS
+         ) -> tuple[Schedule, Outline, Topology, dict[int, str], float, np.random.Generator] | None:  # fmt: skip
+    """A planned schedule both ways, where it runs, who is late, alpha; None where it has many ops, or a node has no NIC."""
+    rng = np.random.default_rng([seed, 7, *name[0].encode()])
+    topology = swapping(rng) if rng.random() < 0.8 else random_topology(rng, int(rng.integers(2, 40)))
+    n = topology.n_ranks
+    nbytes = int(rng.choice([int(rng.integers(0, 100)), int(rng.integers(1, 10**5)), n * 4 * int(rng.integers(1, 10**5))]))
+    options: dict[str, Any] = {"algorithm": name[1], "in_place": bool(rng.random() < 0.3),
+                               "channels": None if rng.random() < 0.8 else int(rng.integers(1, 4))}  # fmt: skip
+    try:
+        outlined = outline(name[0], topology, nbytes, **options)
+        schedule = plan(name[0], topology, nbytes, **options) if outlined.ops_about <= most_ops else None
+    except UsageError:
+        return None
+    late = {r: f"{int(rng.integers(1, 10**8))}ps" for r in range(n) if rng.random() < 0.2} if rng.random() < 0.3 else {}
+    return None if schedule is None else (schedule, outlined, topology, late, 0.0 if rng.random() < 0.7 else 3e-6, rng)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_comes_many_times_is_timed_as_if_it_were_written_out(name: tuple[str, str]) -> None:
+    """Any rates and latencies, late ranks, lost NICs, NICs that ranks share, several channels, rates that change in the middle."""
+    compared = ordered = changed = 0
+    for seed in range(200):
+        drawn = draw(seed, name)
+        if drawn is None:
+            continue
+        schedule, outlined, topology, late, alpha, rng = drawn
+        want, changes = exact_times(schedule, topology, late=late, alpha=alpha), NONE
+        if rng.random() < 0.3 and topology.n_nodes > 1:
+            changes = Changes.of(links_of(topology, random_changes(rng, topology, want.time_ps)))
+            want = exact_times(schedule, topology, late=late, alpha=alpha, changes=changes)
+        try:
+            found, how = finish_times(outlined, topology, late=late, alpha=alpha, changes=changes)
+        except Inapplicable:
+            continue
+        assert found.tolist() == want.finish_ps.tolist(), seed
+        compared, ordered, changed = compared + 1, ordered + how.get("ordered", False), changed + bool(changes)
+    assert compared >= 120 and ordered >= 20 and changed >= 20
+
+
+def test_what_comes_many_times_is_timed_as_by_the_oracle() -> None:
+    compared = 0
+    for seed in range(60):
+        drawn = draw(1000 + seed, NAMES[seed % 2], most_ops=5_000)
+        if drawn is None:
+            continue
+        schedule, outlined, topology, late, alpha, _ = drawn
+        late_ps = [int(late.get(rank, "0ps")[:-2]) for rank in range(topology.n_ranks)]
+        found, _ = finish_times(outlined, topology, late=late, alpha=alpha)
+        assert found.tolist() == Oracle(schedule, topology, schedule.layout(), late_ps, alpha=round(alpha * 1e12)).finish, seed
+        compared += 1
+    assert compared >= 20
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_512_ranks_as_their_ops(name: tuple[str, str]) -> None:
+    whole = Topology.preset("h100", 64)
+    for topology, late, many in ((whole, None, False), (whole.slow(3, nic=(7, 2)), {3: "20us"}, False), (whole.without((7, 2)), None, True),
+                                 (whole.without((7, 2), (7, 5), (20, 3)), {77: "1us"}, True)):  # fmt: skip
+        outlined = outline(name[0], topology, "64MiB", algorithm=name[1])
+        found, how = finish_times(outlined, topology, late=late)
+        assert found.tolist() == exact_times(outlined.unroll(), topology, late=late).finish_ps.tolist()
+        assert how["ops"] < 5 * 9 * 512 + many * 20_000
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_131072_ranks(name: tuple[str, str]) -> None:
+    """All alike; around a lost NIC two ranks take twice as long, and nothing ends earlier."""
+    whole = Topology.preset("h100", 16384)
+    gone = whole.without((7, 2))
+    before, after = (finish_times(outline(name[0], each, "1GiB", algorithm=name[1]), each) for each in (whole, gone))
+    assert len(np.unique(before[0])) == 1 and before[1]["ops"] < 7_000_000
+    assert after[1]["ordered"] and (after[0] >= before[0]).all() and 1.3 < after[0].max() / before[0].max() < 2
+
+
+def test_several_channels_take_turns_and_are_refused_among_many() -> None:
+    topology = Topology.cluster(nodes=16384, gpus_per_node=8, nics_per_node=16)
+    with pytest.raises(Inapplicable, match="recursive_doubling all_gather .* minutes"):
+        summarize(outline("all_gather", topology, "64GiB", algorithm="recursive_doubling"), topology)
