@@ -7,8 +7,9 @@ from .layout import Layout
 from .loops import Outline, RingLoops
 from .ops import Buffer, Collective, DType, Kind, RedOp
 from .pairs import Pairs
+from .rails import Rails
 from .schedule import Schedule
 from .table import Op, OpTable, describe
 
-__all__ = ["Buffer", "Builder", "Chains", "Collective", "DType", "Kind", "Layout", "Op", "OpTable", "Outline", "Pairs", "RedOp", "Ref",
-           "RingLoops", "Schedule", "describe", "interpret"]  # fmt: skip
+__all__ = ["Buffer", "Builder", "Chains", "Collective", "DType", "Kind", "Layout", "Op", "OpTable", "Outline", "Pairs", "Rails", "RedOp",
+           "Ref", "RingLoops", "Schedule", "describe", "interpret"]  # fmt: skip

@@ -20,6 +20,7 @@ from . import collectives
 from .builder import Builder
 from .chains import Chains
 from .pairs import Pairs
+from .rails import Rails
 from .schedule import Schedule
 
 
@@ -106,7 +107,8 @@ class Outline:
     `emit(builder)` runs the algorithm on what `builder` (a Builder, or what takes its calls) makes; `ops_about`: its rows, within a small
     factor; `told_about`: as many of them as are told, if what comes several times is told once (Builder.repeat). `loops` where the schedule
     is made of rings; `node_phase(owners)` a Schedule of one node, where the ranks of these local indices take part in rings: what happens
-    inside it before they begin; `chains` where it is made of chains, `pairs` where every rank puts to every other one.
+    inside it before they begin; `chains` where it is made of chains, `pairs` where every rank puts to every other one,
+    `rails` where blocks meet inside nodes first.
     """
 
     collective: str
@@ -124,6 +126,7 @@ class Outline:
     node_phase: Callable[[np.ndarray], Schedule] | None = None
     chains: Chains | None = None
     pairs: Pairs | None = None
+    rails: Rails | None = None
 
     @cached_property
     def _unrolled(self) -> Schedule:

@@ -83,8 +83,9 @@ def outline(collective: str, topology: Topology | int, nbytes: Size = "1MiB", *,
     node_phase = found.node_phase(problem) if loops and found.node_phase else None
     chains = found.chains(problem) if found.chains else None
     pairs = found.pairs(problem) if found.pairs else None
+    rails = found.rails(problem) if found.rails else None
     return Outline(collective, chosen, problem.n, problem.in_place, problem.nbytes, dtype, redop, why, emit, about, told, loops,
-                   node_phase, chains, pairs)
+                   node_phase, chains, pairs, rails)
 
 
 def _check_fits(problem: Problem, algorithm: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import UsageError, suggest
-from ..ir import Builder, Chains, Pairs, RingLoops, Schedule
+from ..ir import Builder, Chains, Pairs, Rails, RingLoops, Schedule
 from . import (
     all_gather_bruck,
     all_gather_direct,
@@ -77,7 +77,7 @@ class Algorithm(NamedTuple):
     """One row: `build(problem)`, `cost(problem)`, and `misfit(problem)`, empty where it can be used.
 
     Of algorithms on rings also `loops(problem)`, what they repeat, and `node_phase(problem)`, what comes before it in each node (Outline);
-    of those on chains `chains(problem)`, of direct ones `pairs(problem)`.
+    of those on chains `chains(problem)`, of direct ones `pairs(problem)`, of those along rails `rails(problem)`.
     """
 
     build: Callable[[Problem], Builder]
@@ -87,12 +87,14 @@ class Algorithm(NamedTuple):
     node_phase: Callable[[Problem], Callable[[np.ndarray], Schedule] | None] | None = None
     chains: Callable[[Problem], Chains] | None = None
     pairs: Callable[[Problem], Pairs | None] | None = None
+    rails: Callable[[Problem], Rails | None] | None = None
 
 
 _ALL_TO_ALL = {
     "direct": Algorithm(all_to_all_direct.direct, formulas.all_to_all_direct, pairs=all_to_all_direct.pairs),
     "paired": Algorithm(all_to_all_paired.paired, formulas.all_to_all_paired),
-    "hierarchical": Algorithm(all_to_all_hierarchical.hierarchical, formulas.all_to_all_hierarchical, nodes_of_equal_size),
+    "hierarchical": Algorithm(all_to_all_hierarchical.hierarchical, formulas.all_to_all_hierarchical, nodes_of_equal_size,
+                              rails=all_to_all_hierarchical.rails),
     "one_pass": Algorithm(all_to_all_one_pass.one_pass, formulas_mapped.all_to_all_one_pass, unshared),
     "balance": Algorithm(balance.all_to_all, balance.all_to_all_cost, pairs=balance.all_to_all_pairs),
 }

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..ir import Buffer, Builder
+from ..ir import Buffer, Builder, Rails
 from .direct import slot
 from .problem import Problem
 from .runs import Run, put_run, wait_run
@@ -42,6 +42,19 @@ def hierarchical(problem: Problem) -> Builder:
     b.step = nodes
     _finish(b, problem, at)
     return b
+
+
+def rails(problem: Problem) -> Rails | None:
+    """What `hierarchical` repeats; None on one node, where ranks have several channels, and of all_to_allv."""
+    grid = problem.grid
+    if grid is None or len(grid) == 1 or problem.counts is not None:
+        return None
+    group = grid.shape[1]
+    if problem.slices(problem.nics_per_rank, problem.block_bytes * group) > 1:
+        return None
+    local = np.arange(group)
+    runs = np.stack([np.ones(group, np.int64), *(count for _, count in _runs(_Grid(grid, 1), local))], axis=1)
+    return Rails(grid, np.where(runs > 0, runs, -1), problem.in_place)
 
 
 class _Grid:

@@ -84,6 +84,8 @@ def _long(problem: Problem, candidate: Candidate, outlined: bool) -> bool:
         return False
     if algorithm.pairs and _pairs_fit(problem.topology) and algorithm.pairs(problem) is not None:
         return False
+    if algorithm.rails and _flat(problem.topology) and algorithm.rails(problem) is not None:
+        return False
     loops = algorithm.loops if candidate.name not in BOTH_WAYS else None
     return loops is None or loops(problem) is None
 
@@ -94,8 +96,12 @@ def _pairs_fit(topology: Topology) -> bool:
         return True
     ranks, nics = topology.gpus_per_node, topology.nics_per_node
     whole = bool(np.all(topology.nic_bytes_per_s > 0)) and bool(np.all(topology.ranks_per_node == ranks))
-    flat = topology.network is None or not any(tier.latency_ps for tier in topology.network.tiers)
-    return whole and flat and (ranks % nics == 0 or nics % ranks == 0)
+    return whole and _flat(topology) and (ranks % nics == 0 or nics % ranks == 0)
+
+
+def _flat(topology: Topology) -> bool:
+    """Whether all pairs of NICs have the latency of these alone."""
+    return topology.network is None or not any(tier.latency_ps for tier in topology.network.tiers)
 
 
 # Partners swap all they hold, in blocks that lie apart: as many puts in a row as there are blocks.

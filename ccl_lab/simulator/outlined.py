@@ -4,6 +4,7 @@
     rings between nodes   hierarchy.py   and what comes before and after them inside the nodes
     chains                chains.py      ranks along which chunks are passed on
     pairs                 pairs.py       every rank puts to every other one
+    rails                 rails.py       blocks meet inside nodes, then cross to the same place of each other node
     anything else         flow.py        ops are timed while they are planned
 
 Is: the choice, and the Summary. Is not: arithmetic. Invariant: the times are those of exact.py on the unrolled schedule, to the picosecond,
@@ -28,6 +29,7 @@ from .flow import flow_finish
 from .hierarchy import hierarchical_finish
 from .loops import I64, flat_finish
 from .pairs import pair_finish
+from .rails import rail_finish
 from .summary import Summary
 
 
@@ -73,6 +75,14 @@ def finish_times(outline: Outline, topology: Topology, nbytes: Size | None = Non
             found, counts = pair_finish(outline.pairs, topology, outline.count_of(size, dtype), itemsize, late_ps, alpha_ps, changes,
                                         merge=merge)
             return found, {"as": "pairs", **counts}
+        except Inapplicable:
+            if outline.told_about > _MOST_TOLD:
+                raise
+    if outline.rails is not None:
+        try:
+            found, counts = rail_finish(outline.rails, topology, outline.count_of(size, dtype), itemsize, late_ps, alpha_ps, changes,
+                                        merge=merge)
+            return found, {"as": "rails", **counts}
         except Inapplicable:
             if outline.told_about > _MOST_TOLD:
                 raise

@@ -16,8 +16,9 @@ import numpy.typing as npt
 from .. import _core
 from ..errors import Inapplicable, UsageError
 from ..ir import Pairs
-from ..topo import Topology, duration_ps
+from ..topo import Topology
 from .changes import NONE, Changes
+from .columns import busy_ps, no_tiers, period
 
 I64 = npt.NDArray[np.int64]
 
@@ -27,12 +28,12 @@ _MOST_PUTS, _MOST_INSIDE = 40_000_000_000, 2_000_000_000
 
 
 def pair_finish(pairs: Pairs, topology: Topology, count: int, itemsize: int, late_ps: I64, alpha_ps: int, changes: Changes = NONE, *,
-                merge: bool = True) -> tuple[I64, dict[str, Any]]:  # fmt: skip
+                merge: bool = True, target: int = 0) -> tuple[I64, dict[str, Any]]:  # fmt: skip
     """When each rank ends, i64[n_ranks], and counts: nodes that were evaluated, puts that were.
 
-    Blocks of `count` elements; merge: False evaluates every node, for tests. Raises Inapplicable where NICs are lost or shared unevenly,
-    where switches add latency, where too many puts are different; UsageError after 13 days. Cost: 0.3 ns a put between nodes of which most
-    are alike, 1.5 ns between others, with AVX-512.
+    Blocks of `count` elements; merge: False evaluates every node, target: code for one of _core.vector_targets(), for tests. Raises
+    Inapplicable where NICs are lost or shared unevenly, where switches add latency, where too many puts are different; UsageError after 13
+    days. Cost: 0.3 ns a put between nodes of which most are alike, 1.5 ns between others, with AVX-512.
     """
     grid, links = pairs.grid, topology.links
     (nodes, group), m = grid.shape, topology.nics_per_node if topology.n_nodes > 1 else 0
@@ -49,14 +50,14 @@ def pair_finish(pairs: Pairs, topology: Topology, count: int, itemsize: int, lat
         if (changes.link < first).any():
             raise Inapplicable("rates inside nodes change")
         where = [np.where(np.isin(link, changes.link), link, -1) for link in (tx, rx)]
-    units = _period([*columns.values(), local, *where]) if merge else nodes
+    units = period([*columns.values(), local, *where]) if merge else nodes
     _few(nodes, units, group, pairs.channels)
     sizes, lanes = pairs.part_bytes(count, itemsize), pairs.channels * group
     arrived, left = np.zeros(lanes * units, np.int64), np.zeros(lanes * units, np.int64)
     turns = np.zeros(group * lanes if nodes > 1 else 0, np.int64)
     status = _core.simulate_pairs({
         "nodes": nodes, "units": units, "group": group, "nics": m, "channels": pairs.channels, "alpha_ps": alpha_ps,
-        "nic": nic, "bytes": sizes, "arrived_ps": arrived, "left_ps": left, "turns": turns, "links": len(links),
+        "nic": nic, "bytes": sizes, "arrived_ps": arrived, "left_ps": left, "turns": turns, "links": len(links), "target": target,
         **{name: np.ascontiguousarray(column[:units].T, np.int64).ravel() for name, column in columns.items()},
         **{name: np.ascontiguousarray(link[:units if changes else 0].T, np.int32).ravel()
            for name, link in (("tx_link", tx), ("rx_link", rx))},
@@ -66,7 +67,7 @@ def pair_finish(pairs: Pairs, topology: Topology, count: int, itemsize: int, lat
     finish = np.maximum(arrived, left).max(axis=0)
     late = late_ps[grid][:units]
     if pairs.keeps:
-        finish = np.maximum(finish, late + sum(_busy(int(nbytes), local[:units]) for nbytes in sizes))
+        finish = np.maximum(finish, late + sum(busy_ps(int(nbytes), local[:units]) for nbytes in sizes))
     if pairs.sums:
         finish = np.maximum(finish, _summed(pairs, sizes, local[:units], arrived, left, _order(pairs, turns, count)))
     out = np.empty(topology.n_ranks, np.int64)
@@ -81,21 +82,11 @@ def _nics(pairs: Pairs, topology: Topology) -> npt.NDArray[np.int32]:
         raise Inapplicable("ranks of a node are not numbered in the order of their places")
     if topology.n_nodes == 1:
         return np.zeros(0, np.int32)
-    if topology.network is not None and any(tier.latency_ps for tier in topology.network.tiers):
-        raise Inapplicable("switches between nodes add latencies of their own")
+    no_tiers(topology)
     nic = topology.nic_of(grid[:, None, :], np.arange(pairs.channels)[None, :, None])
     if (nic != nic[0]).any():
         raise Inapplicable("NICs are lost, and what goes over others there leaves turns over at NICs everywhere")
     return np.ascontiguousarray(nic[0]).ravel()
-
-
-def _period(columns: list[npt.NDArray[Any]]) -> int:
-    """The least number of nodes, of those that divide all, after which all columns repeat."""
-    nodes = len(columns[0])
-    for units in (each for each in range(1, nodes) if nodes % each == 0):
-        if all(np.array_equal(column[units:], column[:-units]) for column in columns):
-            return units
-    return nodes
 
 
 def _few(nodes: int, units: int, group: int, channels: int) -> None:
@@ -114,17 +105,11 @@ def _check(status: int) -> None:
         raise Inapplicable("NICs are shared unevenly, so that turns are left over" if status == _DISORDER else "columns do not fit")
 
 
-def _busy(nbytes: int, rates: I64) -> I64:
-    """Picoseconds that bytes need at each rate."""
-    rate, which = np.unique(rates, return_inverse=True)
-    return np.array([duration_ps(nbytes, int(each)) for each in rate], np.int64)[which].reshape(rates.shape)
-
-
 def _summed(pairs: Pairs, sizes: I64, local: I64, arrived: I64, left: I64, order: I64) -> I64:
     """When each rank has added up what came, [units, group]; order: channels of each rank of a node, [channels, group]."""
     n, memory = pairs.grid.size, np.zeros(local.shape, np.int64)
     ready = np.maximum(arrived, left) if pairs.flushes else arrived
-    each = np.stack([_busy(int(nbytes) * n, local) for nbytes in sizes])
+    each = np.stack([busy_ps(int(nbytes) * n, local) for nbytes in sizes])
     for turn in order:
         rank = np.arange(len(turn))
         memory = np.maximum(memory, ready[turn, :, rank].T) + each[turn, :, rank].T

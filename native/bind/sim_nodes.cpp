@@ -1,13 +1,16 @@
 // Schedules that are timed node by node as Python sees them. No decisions; ccl_lab/simulator/chains.py and pairs.py make the columns and explain.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
 #include <tuple>
+#include <vector>
 
 #include "columns.hpp"
 #include "gil.hpp"
 #include "sim/chains.hpp"
 #include "sim/pairs.hpp"
+#include "sim/rails.hpp"
 
 namespace nb = nanobind;
 
@@ -29,6 +32,29 @@ std::tuple<int, std::int64_t, std::int64_t, std::int64_t> simulate_chains(const 
   return {static_cast<int>(status), out.units, out.evaluated, out.orders};
 }
 
+ccl_lab::sim::Target target_of(const ccl_lab::bind::Columns& c) { return static_cast<ccl_lab::sim::Target>(c.number("target")); }
+
+int simulate_rails(const nb::dict& columns) {
+  const ccl_lab::bind::Columns c(columns);
+  using I64 = const std::int64_t;
+  using I32 = const std::int32_t;
+  const ccl_lab::sim::RailsInput in{
+      .nodes = c.number("nodes"), .units = c.number("units"), .group = c.number("group"), .nics = c.number("nics"), .puts = c.number("puts"),
+      .classes = c.number("classes"), .alpha_ps = c.number("alpha_ps"), .nic = c.get<I32>("nic"), .map_of = c.get<I32>("map_of"),
+      .bytes = c.get<I64>("bytes"), .near_bytes = c.number("near_bytes"),
+      .tx_bytes_per_s = c.get<I64>("tx_bytes_per_s"), .tx_latency_ps = c.get<I64>("tx_latency_ps"),
+      .rx_bytes_per_s = c.get<I64>("rx_bytes_per_s"), .rx_latency_ps = c.get<I64>("rx_latency_ps"),
+      .near_tx_bytes_per_s = c.get<I64>("near_tx_bytes_per_s"), .near_tx_latency_ps = c.get<I64>("near_tx_latency_ps"),
+      .near_rx_bytes_per_s = c.get<I64>("near_rx_bytes_per_s"), .near_rx_latency_ps = c.get<I64>("near_rx_latency_ps"),
+      .near_late_ps = c.get<I64>("near_late_ps"), .class_of = c.get<I32>("class_of"), .late_ps = c.get<I64>("late_ps"),
+      .tx_link = c.get<I32>("tx_link"), .rx_link = c.get<I32>("rx_link"), .links = c.number("links"), .changes = c.changes(),
+      .target = target_of(c)};
+  ccl_lab::sim::RailsOutput out{.arrived_ps = c.get<std::int64_t>("arrived_ps"), .left_ps = c.get<std::int64_t>("left_ps"),
+                                .seen_ps = c.get<std::int64_t>("seen_ps"), .near_left_ps = c.get<std::int64_t>("near_left_ps")};
+  const ccl_lab::Unlocked unlocked;
+  return static_cast<int>(ccl_lab::sim::simulate_rails(in, out));
+}
+
 int simulate_pairs(const nb::dict& columns) {
   const ccl_lab::bind::Columns c(columns);
   using I64 = const std::int64_t;
@@ -41,7 +67,7 @@ int simulate_pairs(const nb::dict& columns) {
       .near_tx_bytes_per_s = c.get<I64>("near_tx_bytes_per_s"), .near_tx_latency_ps = c.get<I64>("near_tx_latency_ps"),
       .near_rx_bytes_per_s = c.get<I64>("near_rx_bytes_per_s"), .near_rx_latency_ps = c.get<I64>("near_rx_latency_ps"),
       .late_ps = c.get<I64>("late_ps"), .tx_link = c.get<I32>("tx_link"), .rx_link = c.get<I32>("rx_link"), .links = c.number("links"),
-      .changes = c.changes()};
+      .changes = c.changes(), .target = target_of(c)};
   ccl_lab::sim::PairsOutput out{.arrived_ps = c.get<std::int64_t>("arrived_ps"), .left_ps = c.get<std::int64_t>("left_ps"),
                                 .turns = c.get<std::int64_t>("turns")};
   const ccl_lab::Unlocked unlocked;
@@ -57,4 +83,13 @@ void bind_sim_nodes(nb::module_& m) {
   m.def("simulate_pairs", &simulate_pairs, nb::arg("columns"),
         "Times of the puts of every rank to every other one, into the columns arrived_ps, left_ps, turns; returns the status, as "
         "native/src/sim/pairs.hpp says. Use ccl_lab.simulate.");
+  m.def("simulate_rails", &simulate_rails, nb::arg("columns"),
+        "Times of the puts of a hierarchical all_to_all, into the columns arrived_ps, left_ps, seen_ps, near_left_ps; returns the status, as "
+        "native/src/sim/rails.hpp says. Use ccl_lab.simulate.");
+  m.def("vector_targets", [] {
+    std::vector<int> found;
+    for (const auto target : {ccl_lab::sim::Target::base, ccl_lab::sim::Target::avx2, ccl_lab::sim::Target::avx512})
+      if (ccl_lab::sim::runs(target)) found.push_back(static_cast<int>(target));
+    return found;
+  }, "Numbers of the targets (native/src/sim/vectors.hpp) that this processor can run: what `target` of pairs and rails may be, besides 0.");
 }

@@ -8,49 +8,30 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ccl_lab.errors import Inapplicable, UsageError
-from ccl_lab.ir import Chains, Outline, Schedule
-from ccl_lab.planner import outline, plan
+from ccl_lab.errors import Inapplicable
+from ccl_lab.ir import Chains, Outline
+from ccl_lab.planner import outline
 from ccl_lab.simulator import exact_times, finish_times
 from ccl_lab.simulator.chains import chain_finish
-from ccl_lab.simulator.changes import NONE, Changes
-from ccl_lab.simulator.exact import late_times_ps
 from ccl_lab.topo import Topology
 
-from .cases import links_of, random_changes, random_network, random_topology
-from .oracle import Oracle
-from .test_scale import MOST_OPS, even_topology
+from .cases import random_network, random_topology
+from .draws import Drawn, drawn, found, some_bytes
+from .test_scale import even_topology
 
 NAMES = [("broadcast", "pipelined_ring"), ("broadcast", "balance"), ("reduce", "ring"), ("reduce", "balance")]
 
 
-def times(outlined: Outline, topology: Topology, late: Any = None, alpha: float = 0.0, changes: Changes = NONE,
-          merge: bool = True) -> tuple[list[int], dict[str, Any]]:  # fmt: skip
-    assert outlined.chains is not None
-    count = outlined.count_of(outlined.nbytes, outlined.dtype)
-    found, how = chain_finish(outlined.chains, topology, count, 4, late_times_ps(late, topology.n_ranks), round(alpha * 1e12), changes,
-                              merge=merge)  # fmt: skip
-    return found.tolist(), how
+def times(outlined: Outline, topology: Topology, late: Any = None, **options: Any) -> tuple[list[int], dict[str, Any]]:
+    return found(chain_finish, outlined.chains, outlined, topology, late, **options)
 
 
-def draw(seed: int, name: tuple[str, str], most: int = 40
-         ) -> tuple[Schedule, Outline, Topology, dict[int, str], float, np.random.Generator] | None:  # fmt: skip
-    """A planned schedule both ways, where it runs, who is late, alpha; None where there is one rank, or many ops."""
+def draw(seed: int, name: tuple[str, str], most: int = 40) -> Drawn | None:
     rng = np.random.default_rng([seed, 5, *name[0].encode(), *name[1].encode()])
     topology = even_topology(rng, 9) if rng.random() < 0.6 else random_topology(rng, int(rng.integers(2, most)))
     if topology.n_nodes > 1 and rng.random() < 0.2:
         topology = topology.replace(network=random_network(rng, topology.n_nodes))
-    n = topology.n_ranks
-    nbytes = int(rng.choice([int(rng.integers(0, 100)), int(rng.integers(1, 10**5)), int(rng.integers(1, 10**8))]))
-    options: dict[str, Any] = {"algorithm": name[1], "in_place": bool(rng.random() < 0.3), "root": int(rng.integers(n)),
-                               "channels": None if rng.random() < 0.7 else int(rng.integers(1, 5))}  # fmt: skip
-    try:
-        outlined = outline(name[0], topology, nbytes, **options)
-        schedule = plan(name[0], topology, nbytes, **options) if outlined.ops_about <= MOST_OPS else None
-    except UsageError:
-        return None
-    late = {r: f"{int(rng.integers(1, 10**8))}ps" for r in range(n) if rng.random() < 0.3} if rng.random() < 0.3 else {}
-    return None if schedule is None else (schedule, outlined, topology, late, 0.0 if rng.random() < 0.7 else 3e-6, rng)
+    return drawn(rng, name, topology, some_bytes(rng), (0.3, 0.3), root=int(rng.integers(topology.n_ranks)))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -58,20 +39,16 @@ def test_chains_are_timed_as_their_ops(name: tuple[str, str]) -> None:
     """Any rates, latencies, roots, late ranks, lost NICs, and rates that change in the middle."""
     compared = merged = 0
     for seed in range(70):
-        drawn = draw(seed, name)
-        if drawn is None:
+        case = draw(seed, name)
+        if case is None:
             continue
-        schedule, outlined, topology, late, alpha, rng = drawn
-        want, changes = exact_times(schedule, topology, late=late, alpha=alpha), NONE
-        if rng.random() < 0.3 and topology.nics_per_node and topology.n_nodes > 1:
-            changes = Changes.of(links_of(topology, random_changes(rng, topology, want.time_ps)))
-            want = exact_times(schedule, topology, late=late, alpha=alpha, changes=changes)
+        want, changes = case.wanted(change=case.topology.nics_per_node > 0 and case.topology.n_nodes > 1)
         for merge in (True, False):
             try:
-                found, how = times(outlined, topology, late, alpha, changes, merge)
+                ends, how = case.found(chain_finish, case.outlined.chains, changes, merge=merge)
             except Inapplicable:
                 continue
-            assert found == want.finish_ps.tolist(), (seed, merge)
+            assert ends == want, (seed, merge)
             assert merge or how["evaluated"] == how["orders"] == how["units"]
             compared, merged = compared + 1, merged + (how["evaluated"] < how["units"])
     assert compared >= 120 and merged >= 3
@@ -79,13 +56,9 @@ def test_chains_are_timed_as_their_ops(name: tuple[str, str]) -> None:
 
 def test_chains_are_timed_as_by_the_oracle() -> None:
     for seed in range(40):
-        drawn = draw(1000 + seed, NAMES[seed % 4], most=12)
-        if drawn is None or len(drawn[0].ops) > 20_000:
-            continue
-        schedule, outlined, topology, late, alpha, _ = drawn
-        late_ps = [int(late.get(rank, "0ps")[:-2]) for rank in range(topology.n_ranks)]
-        oracle = Oracle(schedule, topology, schedule.layout(), late_ps, alpha=round(alpha * 1e12))
-        assert times(outlined, topology, late, alpha)[0] == oracle.finish, seed
+        case = draw(1000 + seed, NAMES[seed % 4], most=12)
+        if case is not None and len(case.schedule.ops) <= 20_000:
+            assert case.found(chain_finish, case.outlined.chains)[0] == case.by_the_oracle(), seed
 
 
 def faulty(nodes: int) -> list[tuple[Topology, Any]]:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
 from ccl_lab.errors import Inapplicable, UsageError
-from ccl_lab.ir import Outline, Schedule
-from ccl_lab.planner import outline, plan
+from ccl_lab.planner import outline
 from ccl_lab.simulator import exact_times, finish_times, summarize
-from ccl_lab.simulator.changes import NONE, Changes
 from ccl_lab.topo import Topology
 
-from .cases import links_of, random_changes, random_network, random_topology
-from .oracle import Oracle
+from .cases import random_network, random_topology
+from .draws import Drawn, drawn, some_bytes
 from .test_scale import MOST_OPS
 
 NAMES = [("all_gather", "recursive_doubling"), ("reduce_scatter", "recursive_halving")]
@@ -40,22 +36,14 @@ def swapping(rng: np.random.Generator) -> Topology:
     return topology.replace(network=random_network(rng, nodes)) if rng.random() < 0.2 else topology
 
 
-def draw(seed: int, name: tuple[str, str], most_ops: int = MOST_OPS
-         ) -> tuple[Schedule, Outline, Topology, dict[int, str], float, np.random.Generator] | None:  # fmt: skip
-    """A planned schedule both ways, where it runs, who is late, alpha; None where it has many ops, or a node has no NIC."""
+def draw(seed: int, name: tuple[str, str], most_ops: int = MOST_OPS) -> Drawn | None:
     rng = np.random.default_rng([seed, 7, *name[0].encode()])
-    topology = swapping(rng) if rng.random() < 0.8 else random_topology(rng, int(rng.integers(2, 40)))
-    n = topology.n_ranks
-    nbytes = int(rng.choice([int(rng.integers(0, 100)), int(rng.integers(1, 10**5)), n * 4 * int(rng.integers(1, 10**5))]))
-    options: dict[str, Any] = {"algorithm": name[1], "in_place": bool(rng.random() < 0.3),
-                               "channels": None if rng.random() < 0.8 else int(rng.integers(1, 4))}  # fmt: skip
     try:
-        outlined = outline(name[0], topology, nbytes, **options)
-        schedule = plan(name[0], topology, nbytes, **options) if outlined.ops_about <= most_ops else None
+        topology = swapping(rng) if rng.random() < 0.8 else random_topology(rng, int(rng.integers(2, 40)))
     except UsageError:
         return None
-    late = {r: f"{int(rng.integers(1, 10**8))}ps" for r in range(n) if rng.random() < 0.2} if rng.random() < 0.3 else {}
-    return None if schedule is None else (schedule, outlined, topology, late, 0.0 if rng.random() < 0.7 else 3e-6, rng)
+    nbytes = some_bytes(rng, topology.n_ranks * 4 * 10**5)
+    return drawn(rng, name, topology, nbytes, (0.3, 0.2), channels=rng.random() < 0.7, most_ops=most_ops)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -63,19 +51,15 @@ def test_what_comes_many_times_is_timed_as_if_it_were_written_out(name: tuple[st
     """Any rates and latencies, late ranks, lost NICs, NICs that ranks share, several channels, rates that change in the middle."""
     compared = ordered = changed = 0
     for seed in range(200):
-        drawn = draw(seed, name)
-        if drawn is None:
+        case = draw(seed, name)
+        if case is None:
             continue
-        schedule, outlined, topology, late, alpha, rng = drawn
-        want, changes = exact_times(schedule, topology, late=late, alpha=alpha), NONE
-        if rng.random() < 0.3 and topology.n_nodes > 1:
-            changes = Changes.of(links_of(topology, random_changes(rng, topology, want.time_ps)))
-            want = exact_times(schedule, topology, late=late, alpha=alpha, changes=changes)
+        want, changes = case.wanted(change=case.topology.n_nodes > 1)
         try:
-            found, how = finish_times(outlined, topology, late=late, alpha=alpha, changes=changes)
+            times, how = finish_times(case.outlined, case.topology, late=case.late, alpha=case.alpha, changes=changes)
         except Inapplicable:
             continue
-        assert found.tolist() == want.finish_ps.tolist(), seed
+        assert times.tolist() == want, seed
         compared, ordered, changed = compared + 1, ordered + how.get("ordered", False), changed + bool(changes)
     assert compared >= 120 and ordered >= 20 and changed >= 20
 
@@ -83,13 +67,11 @@ def test_what_comes_many_times_is_timed_as_if_it_were_written_out(name: tuple[st
 def test_what_comes_many_times_is_timed_as_by_the_oracle() -> None:
     compared = 0
     for seed in range(60):
-        drawn = draw(1000 + seed, NAMES[seed % 2], most_ops=5_000)
-        if drawn is None:
+        case = draw(1000 + seed, NAMES[seed % 2], most_ops=5_000)
+        if case is None:
             continue
-        schedule, outlined, topology, late, alpha, _ = drawn
-        late_ps = [int(late.get(rank, "0ps")[:-2]) for rank in range(topology.n_ranks)]
-        found, _ = finish_times(outlined, topology, late=late, alpha=alpha)
-        assert found.tolist() == Oracle(schedule, topology, schedule.layout(), late_ps, alpha=round(alpha * 1e12)).finish, seed
+        times, _ = finish_times(case.outlined, case.topology, late=case.late, alpha=case.alpha)
+        assert times.tolist() == case.by_the_oracle(), seed
         compared += 1
     assert compared >= 20
 

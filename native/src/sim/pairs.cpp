@@ -11,12 +11,11 @@
 #include "changes.hpp"
 #include "order.hpp"
 #include "stream.hpp"
+#include "vectors.hpp"
 
 namespace ccl_lab::sim {
 namespace {
 
-constexpr std::size_t kWide = 16;  // units that are evaluated at a time
-constexpr std::size_t kRare = 64;  // of so many units one at most may be odd
 using Times = std::vector<std::int64_t>;
 
 // A put of a block: between lanes, over NICs.
@@ -42,7 +41,7 @@ bool good(const PairsInput& in, const PairsOutput& out) {
   if (!Changes::good(in.changes, static_cast<std::size_t>(std::max<std::int64_t>(in.links, 0)))) return false;
   for (const auto& ids : {in.tx_link, in.rx_link})
     if (ids.size() != (in.changes.link.empty() ? 0 : nics) || !all(ids, [&](std::int32_t v) { return v >= 0 && v < in.links; })) return false;
-  return out.arrived_ps.size() == lanes * units && out.left_ps.size() == lanes * units &&
+  return runs(in.target) && out.arrived_ps.size() == lanes * units && out.left_ps.size() == lanes * units &&
          out.turns.size() == (crosses ? static_cast<std::size_t>(in.group) * lanes : 0);
 }
 
@@ -85,31 +84,7 @@ struct Block {
   }
 }
 
-using PutsOf = void (*)(const Block&, std::size_t, std::size_t);
-void puts_base(const Block& block, std::size_t u, std::size_t v) { puts_of(block, u, v); }
-#if defined(__x86_64__) && defined(__GNUC__)
-[[gnu::target("avx2")]] void puts_avx2(const Block& block, std::size_t u, std::size_t v) { puts_of(block, u, v); }
-[[gnu::target("avx512f,avx512vl,avx512dq,prefer-vector-width=512")]] void puts_avx512(const Block& block, std::size_t u, std::size_t v) {
-  puts_of(block, u, v);
-}
-PutsOf best_puts() {
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) return puts_avx512;
-  return __builtin_cpu_supports("avx2") ? puts_avx2 : puts_base;
-}
-#else
-PutsOf best_puts() { return puts_base; }
-#endif
-
-// Rows of numbers, one a unit. They begin an odd number of cache lines apart: powers of two apart they would push one another out of a cache.
-class Table {
- public:
-  Table(std::size_t rows, std::size_t units) : stride_(8 * ((units + 7) / 8 / 64 * 64 + 64 + 3)), cells_(rows * stride_, 0) {}
-  std::int64_t* operator[](std::size_t row) { return cells_.data() + row * stride_; }
-
- private:
-  std::size_t stride_;
-  Times cells_;
-};
+CCL_FOR_TARGETS(puts, (const Block& block, std::size_t u, std::size_t v), puts_of(block, u, v))
 
 class Pairs {
  public:
@@ -117,7 +92,7 @@ class Pairs {
       : in_(in), out_(out), units_(static_cast<std::size_t>(in.units)), group_(static_cast<std::size_t>(in.group)),
         nics_(static_cast<std::size_t>(in.nics)), channels_(static_cast<std::size_t>(in.channels)), lanes_(channels_ * group_),
         changes_(in.changes, static_cast<std::size_t>(std::max<std::int64_t>(in.links, 0))),
-        table_(2 * lanes_ + group_ + (5 + 2 * channels_) * nics_, units_) {}
+        table_(2 * lanes_ + group_ + (5 + 2 * channels_) * nics_, units_), puts_to_(puts_for(in.target)) {}
 
   PairsStatus run() {
     for (std::size_t rank = 0; rank < group_; ++rank) fill(late(rank), in_.late_ps, rank);
@@ -127,9 +102,9 @@ class Pairs {
       if (!deal()) return PairsStatus::disorder;
       if (!prepare()) return PairsStatus::overflow;
       // Strips of rounds that stay in a cache; few units do anyway.
-      const std::int64_t strip = units_ >= 4 * kWide ? static_cast<std::int64_t>(kWide) : 1;
-      for (std::int64_t d = 1; d < in_.nodes; d += strip) {
-        rounds(d, std::min(strip, in_.nodes - d));
+      const std::size_t strip = units_ >= 4 * kWide ? kWide : 1, nodes = static_cast<std::size_t>(in_.nodes);
+      for (std::size_t d = 1; d < nodes; d += strip) {
+        strips(units_, d, std::min(strip, nodes - d), [&](std::size_t further, std::size_t u, std::size_t end) { round(further % units_, u, end); });
         for (std::size_t nic = 0; nic < nics_; ++nic)
           if (std::any_of(tx(nic), tx(nic) + units_, [](std::int64_t t) { return t > kLatest; })) return PairsStatus::overflow;
       }
@@ -271,28 +246,14 @@ class Pairs {
     return (nbytes > 0 ? in_.alpha_ps : 0) + std::min(duration_ps(nbytes, rate), kLatest);
   }
 
-  // Rounds `first` to first + n - 1. What a unit puts in a round comes after what it, and the next unit, put in the one before: the last units come
-  // first, each in all rounds. Those that would have to wait for the first units come at the end.
-  void rounds(std::int64_t first, std::int64_t n) {
-    for (std::size_t tile = (units_ + kWide - 1) / kWide; tile-- > 0;) {
-      const std::size_t u = tile * kWide;
-      for (std::int64_t i = 0; i < n; ++i) {
-        const std::size_t end = std::min(u + kWide, units_ - static_cast<std::size_t>(i));
-        if (u < end) round(static_cast<std::size_t>(first + i) % units_, u, end);
-      }
-    }
-    for (std::int64_t i = 1; i < n; ++i) round(static_cast<std::size_t>(first + i) % units_, units_ - static_cast<std::size_t>(i), units_);
-  }
-
   // Units u to `end` put to those that are d further on.
   void round(std::size_t d, std::size_t u, std::size_t end) {
-    static const PutsOf best = best_puts();
     while (u < end) {
       const std::size_t v = (u + d) % units_, count = std::min({kWide, end - u, units_ - v});
       if (odd(u, count) || odd(v, count)) {
         for (std::size_t i = 0; i < count; ++i) one(u + i, v + i);
       } else if (count == kWide) {
-        best({rows_, times_}, u, v);
+        puts_to_({rows_, times_}, u, v);
       } else {
         for (std::size_t i = 0; i < rows_.size(); ++i)
           plain() ? put_plainly(rows_[i], times_[i], u, v, count) : put(rows_[i], u, v, count);
@@ -360,6 +321,7 @@ class Pairs {
   std::int64_t latency_ = 0;
   std::vector<Put> puts_;
   std::vector<Rows> rows_;
+  decltype(&puts_base) puts_to_;
 };
 
 }  // namespace

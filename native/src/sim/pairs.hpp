@@ -17,6 +17,7 @@
 #include <span>
 
 #include "exact.hpp"
+#include "vectors.hpp"
 
 namespace ccl_lab::sim {
 
@@ -32,6 +33,7 @@ struct PairsInput {
   std::span<const std::int32_t> tx_link, rx_link;  // [nics][units], as `changes` numbers them; empty where nothing changes
   std::int64_t links = 0;                          // as many as there are
   ChangeColumns changes = {};
+  Target target = Target::best;
 };
 
 enum class PairsStatus : std::uint8_t { ok = 0, disorder = 1, overflow = 2, bad_input = 3, out_of_memory = 4 };

@@ -1,0 +1,37 @@
+"""What evaluations node by node have in common: after how many nodes all repeats, and how long bytes take at each of many rates.
+
+Is: helpers of pairs.py and rails.py. Is not: an evaluation.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import Inapplicable
+from ..topo import Topology, duration_ps
+
+I64 = npt.NDArray[np.int64]
+
+
+def period(columns: list[npt.NDArray[Any]]) -> int:
+    """The least number of nodes, of those that divide all, after which all columns, [nodes, …], repeat."""
+    nodes = len(columns[0])
+    for units in (each for each in range(1, nodes) if nodes % each == 0):
+        if all(np.array_equal(column[units:], column[:-units]) for column in columns):
+            return units
+    return nodes
+
+
+def busy_ps(nbytes: int, rates: I64) -> I64:
+    """Picoseconds that bytes need at each rate."""
+    rate, which = np.unique(rates, return_inverse=True)
+    return np.array([duration_ps(nbytes, int(each)) for each in rate], np.int64)[which].reshape(rates.shape)
+
+
+def no_tiers(topology: Topology) -> None:
+    """Raises Inapplicable where switches add latency, which depends on the pair of nodes."""
+    if topology.network is not None and any(tier.latency_ps for tier in topology.network.tiers):
+        raise Inapplicable("switches between nodes add latencies of their own")

@@ -1,0 +1,78 @@
+"""Planned schedules that are drawn at random, and what tests of evaluations without a table of ops compare them with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ccl_lab.errors import UsageError
+from ccl_lab.ir import Outline, Schedule
+from ccl_lab.planner import outline, plan
+from ccl_lab.simulator import exact_times
+from ccl_lab.simulator.changes import NONE, Changes
+from ccl_lab.simulator.exact import late_times_ps
+from ccl_lab.topo import Topology
+
+from .cases import links_of, random_changes
+from .oracle import Oracle
+from .test_scale import MOST_OPS
+
+
+class Drawn(NamedTuple):
+    """A schedule both ways, where it runs, who is late, alpha in seconds, and what to draw from next."""
+
+    schedule: Schedule
+    outlined: Outline
+    topology: Topology
+    late: dict[int, str]
+    alpha: float
+    rng: np.random.Generator
+
+    def wanted(self, change: bool) -> tuple[list[int], Changes]:
+        """When each rank ends, by the table of ops; `change`: rates change in the middle, three times in ten."""
+        want, changes = exact_times(self.schedule, self.topology, late=self.late, alpha=self.alpha), NONE
+        if self.rng.random() < 0.3 and change:
+            changes = Changes.of(links_of(self.topology, random_changes(self.rng, self.topology, want.time_ps)))
+            want = exact_times(self.schedule, self.topology, late=self.late, alpha=self.alpha, changes=changes)
+        return want.finish_ps.tolist(), changes
+
+    def by_the_oracle(self) -> list[int]:
+        late_ps = [int(self.late.get(rank, "0ps")[:-2]) for rank in range(self.topology.n_ranks)]
+        return Oracle(self.schedule, self.topology, self.schedule.layout(), late_ps, alpha=round(self.alpha * 1e12)).finish
+
+    def found(self, finish: Callable[..., Any], part: Any, changes: Changes = NONE, **options: Any) -> tuple[list[int], dict[str, Any]]:
+        """As `found`, of this one."""
+        return found(finish, part, self.outlined, self.topology, self.late, self.alpha, changes, **options)
+
+
+def found(finish: Callable[..., Any], part: Any, outlined: Outline, topology: Topology, late: Any = None, alpha: float = 0.0,
+          changes: Changes = NONE, **options: Any) -> tuple[list[int], dict[str, Any]]:  # fmt: skip
+    """What one evaluation, chain_finish or its like, says of its part of an outline."""
+    assert part is not None
+    count = outlined.count_of(outlined.nbytes, outlined.dtype)
+    times, how = finish(part, topology, count, 4, late_times_ps(late, topology.n_ranks), round(alpha * 1e12), changes, **options)
+    return times.tolist(), how
+
+
+def drawn(rng: np.random.Generator, name: tuple[str, str], topology: Topology, nbytes: int, late: tuple[float, float],
+          fits: Callable[[Outline], bool] = lambda outlined: True, channels: bool = True, most_ops: int = MOST_OPS,
+          **options: Any) -> Drawn | None:  # fmt: skip
+    """None where it does not fit, or has many ops. late: how likely any rank is late, and how many of them then."""
+    options |= {"algorithm": name[1], "in_place": bool(rng.random() < 0.3),
+                "channels": None if rng.random() < 0.7 or not channels else int(rng.integers(1, 5))}  # fmt: skip
+    try:
+        outlined = outline(name[0], topology, nbytes, **options)
+        schedule = plan(name[0], topology, nbytes, **options) if outlined.ops_about <= most_ops and fits(outlined) else None
+    except UsageError:
+        return None
+    who = {}
+    if rng.random() < late[0]:
+        who = {r: f"{int(rng.integers(1, 10**8))}ps" for r in range(topology.n_ranks) if rng.random() < late[1]}
+    return None if schedule is None else Drawn(schedule, outlined, topology, who, 0.0 if rng.random() < 0.7 else 3e-6, rng)
+
+
+def some_bytes(rng: np.random.Generator, most: int = 10**8) -> int:
+    """A few bytes, some thousands, or up to `most`."""
+    return int(rng.choice([int(rng.integers(0, 100)), int(rng.integers(1, 10**5)), int(rng.integers(1, most))]))
