@@ -35,6 +35,8 @@ SOURCE, SHIM = ROOT / "bench/yielding_poll.c", ROOT / "build/bench/yielding_poll
 PEERS = ("ib_write_bw", "ib_write_bw_yielding")  # sides that the others are compared with
 # Sides that send and receive at once, and what a machine can do of that.
 LIMITS = dict.fromkeys(("all_reduce", "all_reduce_in_place"), "ib_write_bw_both_ways")
+# And what the one core of a machine does of the same bytes and sums, written by hand: the core limit.
+CORE_LIMITS = {"all_reduce": "by_hand", "all_reduce_in_place": "by_hand_in_place"}
 ROUNDS, MOVED_BYTES, TIMEOUT_S = 3, 32 << 20, 1800
 NICS = (1, 4)
 SIZES = (64 << 10, 1 << 20, 8 << 20)
@@ -60,7 +62,8 @@ def missing() -> str | None:
         return str(error)
     if not shutil.which(PEERS[0]):
         return "perftest is not installed"
-    return rig.obstacle() or build() or programs.build_ours("ccl_lab_bench_verbs") or None
+    ours = ("ccl_lab_bench_verbs", "ccl_lab_bench_sums_by_hand")
+    return rig.obstacle() or build() or next(filter(None, map(programs.build_ours, ours)), None)
 
 
 def rows_of(printed: str) -> list[dict[str, Any]]:
@@ -81,7 +84,15 @@ def rows_of(printed: str) -> list[dict[str, Any]]:
         rates = {side: nics * nbytes / statistics.median(times) / 1e9 for side, times in seconds.items()}
         for side, limit in LIMITS.items():
             ratios[side] = statistics.median(most / own for most, own in zip(seconds[limit], seconds[side], strict=True))
-        found.append({"nics": nics, "bytes": nbytes, "gbytes_per_s": rates, "of_peer": ratios, "counted": len(rounds), "rounds": every})
+        of_core = {
+            side: statistics.median(most / own for most, own in zip(seconds[limit], seconds[side], strict=True))
+            for side, limit in CORE_LIMITS.items()
+            if limit in seconds
+        }
+        found.append({
+            "nics": nics, "bytes": nbytes, "gbytes_per_s": rates, "of_peer": ratios, "of_core_limit": of_core, "counted": len(rounds),
+            "rounds": every,
+        })  # fmt: skip
     return found
 
 

@@ -29,12 +29,13 @@ from tests.rdma.bodies.link import DEPTH, Link
 from tests.rdma.bodies.perftest import write_bw
 
 Side = Callable[[Meeting, Sequence[int], int, int], float]
-PROGRAM = cache() / "bin/ccl_lab_bench_verbs"
+PROGRAM, BY_HAND = cache() / "bin/ccl_lab_bench_verbs", cache() / "bin/ccl_lab_bench_sums_by_hand"
 LIMIT_S = 120
 SHIM = Path(__file__).resolve().parent.parent / "build/bench/yielding_poll.so"
 FEW = 5  # perftest takes no fewer
 IN_FLIGHT = DEPTH // 2
 QUEUE_PAIRS = 1  # of every side, for each pair of NICs: perftest's default
+PIECE = 512 << 10  # of a write by hand: a segment of the engine
 IN_TURN = 4  # buffers of a stream of messages: while one arrives, those after it have a place
 TIMEOUT, RETRIES = 18, 6  # nothing is to fail here, however busy the host
 
@@ -121,6 +122,24 @@ def all_reduce_in_place(meeting: Meeting, rails: Sequence[int], nbytes: int, tra
     return sums(rails, nbytes, transfers, 1)
 
 
+def by_hand(meeting: Meeting, rails: Sequence[int], nbytes: int, transfers: int) -> float:
+    """What all_reduce does, without an engine, in as many buffers: the core limit (native/bench/sums_by_hand.cpp)."""
+    return bare(rails, nbytes, transfers, IN_TURN)
+
+
+def by_hand_in_place(meeting: Meeting, rails: Sequence[int], nbytes: int, transfers: int) -> float:
+    """The same of all_reduce_in_place."""
+    return bare(rails, nbytes, transfers, 1)
+
+
+def bare(rails: Sequence[int], nbytes: int, transfers: int, n_buffers: int) -> float:
+    """Seconds of the later of both machines."""
+    words = [BY_HAND, ME, nbytes, transfers, n_buffers, PIECE, 1, *(f"10.77.{rail}.1" for rail in rails)]
+    found = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=LIMIT_S)
+    assert found.returncode == 0, found.stderr
+    return float(found.stdout.split()[0])
+
+
 def sums(rails: Sequence[int], nbytes: int, transfers: int, n_buffers: int) -> float:
     """Seconds of so many sums in so many buffers in turn."""
     gc.collect()
@@ -128,8 +147,8 @@ def sums(rails: Sequence[int], nbytes: int, transfers: int, n_buffers: int) -> f
         memory = [ccl.empty(len(rails) * nbytes // 4, "int32") for _ in range(n_buffers)]
         for each in memory:
             each[:] = 0
-            comm.all_reduce(each)
-        return all_at_once(comm, lambda i: comm.all_reduce(memory[i % n_buffers], async_op=True), transfers)
+            comm.all_reduce(each, out=each)
+        return all_at_once(comm, lambda i: comm.all_reduce(memory[i % n_buffers], out=memory[i % n_buffers], async_op=True), transfers)
 
 
 def one_sided(meeting: Meeting, rails: Sequence[int], nbytes: int, transfers: int) -> float:
@@ -152,7 +171,7 @@ def one_sided(meeting: Meeting, rails: Sequence[int], nbytes: int, transfers: in
 SIDES: dict[str, Side] = {
     "ib_write_bw": write_bw, "ib_write_bw_yielding": yielding, "pyverbs": pyverbs, "transport": transport, "ccl_lab": engine,
     "one_sided": one_sided, "ib_write_bw_both_ways": both_ways, "all_reduce": all_reduce,
-    "all_reduce_in_place": all_reduce_in_place,
+    "all_reduce_in_place": all_reduce_in_place, "by_hand": by_hand, "by_hand_in_place": by_hand_in_place,
 }  # fmt: skip
 
 
