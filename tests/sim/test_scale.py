@@ -341,10 +341,11 @@ def test_every_algorithm_is_timed_without_its_table_of_ops(gone: tuple[tuple[int
         outlined, want = outline(collective, topology, "1MiB", algorithm=name), exact_times(schedule, topology).finish_ps.tolist()
         found, how = finish_times(outlined, topology)
         assert found.tolist() == want, (collective, name)
-        if outlined.chains is not None:  # told op by op as well
-            assert how["as"] == "chains"
-            found, how = finish_times(dataclasses.replace(outlined, chains=None), topology)
-            assert found.tolist() == want, (collective, name)
+        for kind in ("chains", "rails"):  # told op by op as well
+            if getattr(outlined, kind) is not None:
+                assert how["as"] == kind
+                found, how = finish_times(dataclasses.replace(outlined, **{kind: None}), topology)
+                assert found.tolist() == want, (collective, name)
         ordered += "ordered" in how
     assert ordered >= 5
 
