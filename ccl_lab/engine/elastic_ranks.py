@@ -79,10 +79,10 @@ class ElasticRanks(Ranks):
     # -- who is lost (hub and fork server threads)
 
     def _handle(self, rank: int, message: dict[str, Any], blob: bytes) -> None:
-        if message["t"] == "pong":
-            with self._changed:
+        with self._changed:
+            self._came.add(rank)  # with its first word: it may be stopped before it was ever asked
+            if message["t"] == "pong":
                 self._heard.add(rank)
-                self._came.add(rank)
                 self._present.add(rank)
                 self._changed.notify_all()
         super()._handle(rank, message, blob)

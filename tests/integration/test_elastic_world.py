@@ -179,6 +179,7 @@ def test_a_death_while_one_joins(world, monkeypatch, victim):
 def test_a_stopped_rank_is_lost_after_its_patience_and_stays_lost(topology):
     with ccl.World(topology, elastic=True, timeout="3s", patience="1500ms") as world:
         pid = world.status()["pids"][5]
+        assert world._ranks._came == set(range(N))  # nobody is taken for one that still starts, though nobody was asked yet
         run = started(world, "all_reduce", "16MiB")
         kill(world, 5, how=signal.SIGSTOP)
         run.wait(60)
