@@ -14,7 +14,7 @@ import numpy as np
 from ..ir import Buffer, Builder
 from .cost import log2_floor
 from .problem import Problem
-from .runs import Everyone, Run, everyone, put_run, wait_run, wait_times
+from .runs import Everyone, Run, everyone, put_run, signals_of, wait_run, wait_times
 
 
 def recursive_doubling(problem: Problem) -> Builder:
@@ -64,7 +64,7 @@ def _swap(b: Builder, problem: Problem, at: Everyone, step: int, levels: int, fi
         b.repeat(run.times, some)
     if first:
         b.copy(rank=at.rank, src=b.input[at.channel], dst=b.output[at.rank * b.parts + at.channel], channel=at.channel)
-    total = sum(run.times * (run.count if b.parts > 1 else run.count > 0) for run in runs(partner))
+    total = sum(run.times * signals_of(b, run.count) for run in runs(partner))
     wait_times(b, at.rank, partner, total, at.channel)
 
 

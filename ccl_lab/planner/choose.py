@@ -84,7 +84,7 @@ def _long(problem: Problem, candidate: Candidate, outlined: bool) -> bool:
         return False
     if algorithm.pairs and _pairs_fit(problem.topology) and algorithm.pairs(problem) is not None:
         return False
-    if algorithm.rails and _flat(problem.topology) and algorithm.rails(problem) is not None:
+    if algorithm.rails and not problem.topology.tiers_add_latency and algorithm.rails(problem) is not None:
         return False
     loops = algorithm.loops if candidate.name not in BOTH_WAYS else None
     return loops is None or loops(problem) is None
@@ -96,12 +96,7 @@ def _pairs_fit(topology: Topology) -> bool:
         return True
     ranks, nics = topology.gpus_per_node, topology.nics_per_node
     whole = bool(np.all(topology.nic_bytes_per_s > 0)) and bool(np.all(topology.ranks_per_node == ranks))
-    return whole and _flat(topology) and (ranks % nics == 0 or nics % ranks == 0)
-
-
-def _flat(topology: Topology) -> bool:
-    """Whether all pairs of NICs have the latency of these alone."""
-    return topology.network is None or not any(tier.latency_ps for tier in topology.network.tiers)
+    return whole and not topology.tiers_add_latency and (ranks % nics == 0 or nics % ranks == 0)
 
 
 # Partners swap all they hold, in blocks that lie apart: as many puts in a row as there are blocks.

@@ -16,7 +16,7 @@ from ..ir import Buffer, Builder
 from ..ir.builder import one_by_one
 from .cost import log2_floor
 from .problem import Problem
-from .runs import Run, everyone, put_run, reduce_run, wait_run, wait_times
+from .runs import Run, everyone, put_run, reduce_run, signals_of, wait_run, wait_times
 
 
 class Plan(NamedTuple):
@@ -112,7 +112,7 @@ def _add(b: Builder, plan: Plan, extra: int, step: int) -> None:
     """What the partner gave is added to the half kept; the last sum goes to OUTPUT."""
     rank, channel = everyone(plan.core, b.channels)
     pieces = list(plan.pieces(rank, step))
-    signals = sum(times * (count if b.parts > 1 else count > 0) for _, times, count in pieces)
+    signals = sum(times * signals_of(b, count) for _, times, count in pieces)
     wait_times(b, rank, rank ^ plan.distance(step), signals, channel)
     folded = (rank < extra) & (step == 0)
     repeat = one_by_one if folded.any() else b.repeat

@@ -67,9 +67,13 @@ def wait_run(b: Builder, rank: np.ndarray, peer: Any, counts: Sequence[Any], cha
     """Each rank waits for the signals of its peer's runs of `counts` blocks."""
     total = np.zeros(rank.shape, np.int64)
     for count in counts:
-        count = np.broadcast_to(count, rank.shape)
-        total = total + (count if b.parts > 1 else count > 0)
+        total = total + signals_of(b, np.broadcast_to(count, rank.shape))
     wait_times(b, rank, peer, total, channel)
+
+
+def signals_of(b: Builder, count: np.ndarray) -> np.ndarray:
+    """Signals that a put of a run of `count` blocks raises."""
+    return count if b.parts > 1 else count > 0
 
 
 def wait_times(b: Builder, rank: np.ndarray, peer: Any, total: np.ndarray, channel: np.ndarray) -> None:

@@ -33,5 +33,5 @@ def busy_ps(nbytes: int, rates: I64) -> I64:
 
 def no_tiers(topology: Topology) -> None:
     """Raises Inapplicable where switches add latency, which depends on the pair of nodes."""
-    if topology.network is not None and any(tier.latency_ps for tier in topology.network.tiers):
+    if topology.tiers_add_latency:
         raise Inapplicable("switches between nodes add latencies of their own")

@@ -62,27 +62,13 @@ def finish_times(outline: Outline, topology: Topology, nbytes: Size | None = Non
         except Inapplicable:
             if outline.told_about > _MOST_TOLD:
                 raise
-    if outline.chains is not None:
+    for kind, part, finish in (("chains", outline.chains, chain_finish), ("pairs", outline.pairs, pair_finish),
+                               ("rails", outline.rails, rail_finish)):  # fmt: skip
+        if part is None:
+            continue
         try:
-            found, counts = chain_finish(outline.chains, topology, outline.count_of(size, dtype), itemsize, late_ps, alpha_ps, changes,
-                                         merge=merge)
-            return found, {"as": "chains", **counts}
-        except Inapplicable:
-            if outline.told_about > _MOST_TOLD:
-                raise
-    if outline.pairs is not None:
-        try:
-            found, counts = pair_finish(outline.pairs, topology, outline.count_of(size, dtype), itemsize, late_ps, alpha_ps, changes,
-                                        merge=merge)
-            return found, {"as": "pairs", **counts}
-        except Inapplicable:
-            if outline.told_about > _MOST_TOLD:
-                raise
-    if outline.rails is not None:
-        try:
-            found, counts = rail_finish(outline.rails, topology, outline.count_of(size, dtype), itemsize, late_ps, alpha_ps, changes,
-                                        merge=merge)
-            return found, {"as": "rails", **counts}
+            found, counts = finish(part, topology, outline.count_of(size, dtype), itemsize, late_ps, alpha_ps, changes, merge=merge)
+            return found, {"as": kind, **counts}
         except Inapplicable:
             if outline.told_about > _MOST_TOLD:
                 raise

@@ -435,6 +435,11 @@ class Topology:
         """What the network adds to the latencies of two NICs, by the tier where they meet; 0 in a node, or without network; i64[...]."""
         return network.tier_latency_ps(self, self._checked(src, "src"), self._checked(dst, "dst"), channel)
 
+    @property
+    def tiers_add_latency(self) -> bool:
+        """Whether the network adds to the latencies of some pair of NICs."""
+        return self.network is not None and any(tier.latency_ps for tier in self.network.tiers)
+
     def _checked(self, ranks: npt.ArrayLike, what: str) -> I64:
         array = np.asarray(ranks, dtype=np.int64)
         if array.size and (array.min() < 0 or array.max() >= self.n_ranks):

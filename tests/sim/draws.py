@@ -76,3 +76,13 @@ def drawn(rng: np.random.Generator, name: tuple[str, str], topology: Topology, n
 def some_bytes(rng: np.random.Generator, most: int = 10**8) -> int:
     """A few bytes, some thousands, or up to `most`."""
     return int(rng.choice([int(rng.integers(0, 100)), int(rng.integers(1, 10**5)), int(rng.integers(1, most))]))
+
+
+def alike_by_twos(nodes: int) -> list[tuple[Topology, dict[int, str] | None, int]]:
+    """(topology, who is late, nodes after which all repeats): all alike; every other one with slower NICs and latencies, or a late rank."""
+    whole = Topology.preset("h100", nodes)
+    rates, latency = np.array(whole.nic_bytes_per_s), np.array(whole.nic_latency_ps)
+    rates.reshape(nodes, 8)[1::2, 3] //= 3
+    latency.reshape(nodes, 8)[::2, 5] += 777
+    others = whole.replace(nic_bytes_per_s=rates, nic_latency_ps=latency)
+    return [(whole, None, 1), (others, None, 2), (whole, dict.fromkeys(range(9, 8 * nodes, 16), "33us"), 2)]

@@ -16,7 +16,7 @@ from ccl_lab.simulator import exact_times, finish_times, summarize
 from ccl_lab.simulator.pairs import pair_finish
 from ccl_lab.topo import Topology
 
-from .draws import Drawn, drawn, found, some_bytes
+from .draws import Drawn, alike_by_twos, drawn, found, some_bytes
 from .test_scale import even_topology
 
 NAMES = [("all_to_all", "direct"), ("all_to_all", "balance"), ("all_gather", "direct"), ("reduce_scatter", "direct"),
@@ -125,12 +125,7 @@ def test_one_node_with_another_latency_among_many(name: tuple[str, str], more: i
 @pytest.mark.parametrize("name", NAMES)
 def test_merged_nodes_end_as_those_that_are_evaluated(nodes: int, name: tuple[str, str]) -> None:
     """All alike; every other one with slower NICs, latencies of its own, and a late rank."""
-    whole = Topology.preset("h100", nodes)
-    rates, latency = np.array(whole.nic_bytes_per_s), np.array(whole.nic_latency_ps)
-    rates.reshape(nodes, 8)[1::2, 3] //= 3
-    latency.reshape(nodes, 8)[::2, 5] += 777
-    others = whole.replace(nic_bytes_per_s=rates, nic_latency_ps=latency)
-    for topology, late, units in ((whole, None, 1), (others, None, 2), (whole, dict.fromkeys(range(9, 8 * nodes, 16), "33us"), 2)):
+    for topology, late, units in alike_by_twos(nodes):
         outlined = outline(name[0], topology, "1GB", algorithm=name[1])
         if outlined.pairs is None or (units == 2 and nodes > 512):
             continue

@@ -15,7 +15,7 @@ from ccl_lab.simulator import exact_times, finish_times, summarize
 from ccl_lab.simulator.rails import rail_finish
 from ccl_lab.topo import Topology
 
-from .draws import Drawn, drawn, found, some_bytes
+from .draws import Drawn, alike_by_twos, drawn, found, some_bytes
 from .test_scale import even_topology
 
 NAME = ("all_to_all", "hierarchical")
@@ -107,12 +107,7 @@ def test_512_ranks_as_their_ops() -> None:
 @pytest.mark.parametrize("nodes", [64, 1024])
 def test_merged_nodes_end_as_those_that_are_evaluated(nodes: int) -> None:
     """All alike; every other one with slower NICs, latencies of its own, and a late rank."""
-    whole = Topology.preset("h100", nodes)
-    rates, latency = np.array(whole.nic_bytes_per_s), np.array(whole.nic_latency_ps)
-    rates.reshape(nodes, 8)[1::2, 3] //= 3
-    latency.reshape(nodes, 8)[::2, 5] += 777
-    others = whole.replace(nic_bytes_per_s=rates, nic_latency_ps=latency)
-    for topology, late, units in ((whole, None, 1), (others, None, 2), (whole, dict.fromkeys(range(9, 8 * nodes, 16), "33us"), 2)):
+    for topology, late, units in alike_by_twos(nodes):
         outlined = outline(NAME[0], topology, "1GB", algorithm=NAME[1])
         times, how = found(rail_finish, outlined.rails, outlined, topology, late)
         assert how["units"] == units and times == found(rail_finish, outlined.rails, outlined, topology, late, merge=False)[0]
