@@ -261,6 +261,16 @@ TEST(a_rank_knows_whether_it_owes_a_confirmation) {
   CHECK(ranks.transport(1).owes_confirmations() && !ranks.transport(0).owes_confirmations());
   ranks.turn_at_end(kStart);
   CHECK(!ranks.transport(1).owes_confirmations());
+  for (std::uint32_t number = 50; number < 52; ++number) {  // twice over the same NIC is one
+    Put put = make_put(1, &ranks.byte, 1, 0, number, true);
+    put.together = true;
+    CHECK_OK(ranks.transport(0).put(put));
+  }
+  ranks.turn(0, kStart);
+  ranks.turn(1, kStart);
+  CHECK(ranks.transport(1).owes_confirmations());
+  ranks.turn_at_end(kStart);
+  CHECK(!ranks.transport(1).owes_confirmations());
   Asked late;
   late.turn(1, kStart + Bundle::kTogetherNs);
   CHECK(!late.transport(1).owes_confirmations());
@@ -307,6 +317,14 @@ TEST(what_has_not_all_been_sent_is_not_confirmed) {
   rank.send(1, aside(1, 5));
   rank.poll();
   CHECK(rank.completions.empty() && rank.events.empty());
+  // Nor later, when it has, by what was said before.
+  send_limit = ~std::uint64_t{0};
+  rank.send_short(0);
+  rank.poll();
+  CHECK(rank.hearer.heard.size() == 1 && rank.completions.empty() && rank.events.empty());
+  rank.send(1, aside(1, 5));
+  rank.poll();
+  CHECK_EQ(rank.completions.size(), 1u);
 }
 
 // The frame is about the connections that were lost, and comes after new ones were made.
