@@ -63,7 +63,10 @@ class Rank {
     segment_ = std::make_unique<RankSegment>(std::move(segment).value());
     tcp_ = std::make_unique<TcpTransport>(rank, segment_->signals(), segment_->shapers(), nullptr);
     check(tcp_->register_region(kKey, memory_.data(), memory_.size()));
-    if (failover) rails_ = std::make_unique<Rails>(rank, *tcp_, silence_, segment_->signals(), nullptr);
+    RailOptions rails;
+    rails.copy_bytes = 0;
+    rails.later_bytes = 16 * 1024;  // as links.cpp has it for sockets
+    if (failover) rails_ = std::make_unique<Rails>(rank, *tcp_, silence_, segment_->signals(), nullptr, rails);
   }
 
   void connect(int fd) {

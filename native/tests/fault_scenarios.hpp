@@ -61,6 +61,7 @@ inline void choose_world(Scenario& s, SeededRandom& random) {
   rails.window_bytes = rails.segment_bytes << random.below(6);
   rails.window_segments = 1u << random.below(7);
   rails.copy_bytes = random.one_in(3) ? 0 : std::uint64_t{128} << random.below(6);
+  rails.later_bytes = random.one_in(3) ? 0 : std::uint64_t{128} << random.below(8);
   rails.alive_wanted = 1 + static_cast<std::uint32_t>(random.below(5));
   rails.silence_ns = random.between(5'000'000, 200'000'000);
   rails.ping_ns = random.between(5'000'000, 100'000'000);

@@ -121,8 +121,9 @@ TEST(a_sender_goes_on_before_its_message_is_confirmed) {
     CHECK(runs.may_begin(*works[i]));
     runs.begin(works[i]);
     rank.start(runs.now());
-    CHECK(!runs.may_drain(*works[i + 1]));  // nothing was posted yet
+    CHECK(!runs.may_drain(*works[i + 1]) && !runs.now().executor.posted_all());  // nothing was posted yet
     rank.advance(runs.now());
+    CHECK(runs.now().executor.posted_all());
     CHECK_EQ(rank.cookies.size(), i + 1);
     const bool room = i + 1 < Runs::kMost;
     CHECK_EQ(runs.may_drain(*works[i + 1]), room);

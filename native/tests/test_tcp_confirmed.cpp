@@ -2,42 +2,12 @@
 //
 // Is: meshes over real sockets, with one and several connections between two NICs, and peers made by hand.
 // Is not: the layer that orders lanes and repairs paths (test_rails), nor faults that are injected (test_tcp_faults).
-#include "conformance.hpp"
+#include "confirmed.hpp"
 
 using namespace ccl_lab;
 using namespace ccl_lab::check;
 
 namespace {
-
-struct Ranks : TcpMesh {
-  Hearer hearers[2];
-
-  explicit Ranks(int n_nics = 1, int n_connections = 1, std::uint32_t first = 0)
-      : TcpMesh(2, n_nics, n_connections, TcpOptions{.first_number = first}) {
-    for (int r = 0; r < 2; ++r) transport(r).set_receiver(&hearers[r]);
-  }
-  ~Ranks() override {
-    for (int r = 0; r < 2; ++r) transport(r).set_receiver(nullptr);
-  }
-  std::vector<Hearer::Heard>& heard(int r) { return hearers[r].heard; }
-  std::vector<Completion>& done(int r) { return completions[index(r)]; }
-  std::vector<LinkEvent>& lost(int r) { return events[index(r)]; }
-};
-
-Put make_put(int peer, const std::byte* source, std::uint64_t nbytes, std::uint64_t offset, std::uint32_t number,
-             bool urgent = false) {
-  Put put;
-  put.peer = peer;
-  put.source = source;
-  put.nbytes = nbytes;
-  put.destination = {1, offset};
-  put.cookie = number;
-  put.tag = {7, static_cast<std::int32_t>(number), 0};
-  put.confirmed = true;
-  put.urgent = urgent;
-  put.notice = {number * 3 + 1, number, static_cast<std::int32_t>(number % kChannels), number * 5};
-  return put;
-}
 
 const std::uint32_t kStarts[] = {0, ~std::uint32_t{0} - 7};
 

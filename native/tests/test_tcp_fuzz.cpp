@@ -47,6 +47,12 @@ FrameHeader plausible(std::mt19937& random, Numbers& next) {
   if (random() % 12 == 0) {
     header.type = FrameType::ack;
     header.ack = random() % 3;
+    if (random() % 2 == 0) return header;
+    header.type = FrameType::ack_aside;
+    header.lane = random() % 4 == 0 ? static_cast<std::uint32_t>(random()) : 0;
+    header.segment = random() % 10 == 0 ? static_cast<std::uint32_t>(random()) : random() % 4;
+    header.key = random() % 4 == 0;
+    header.number = random() % 4 == 0;
     return header;
   }
   header.type = static_cast<FrameType>(random() % 10 < 8 ? 1 : 2 + (random() % 20 == 0));
@@ -66,6 +72,7 @@ FrameHeader plausible(std::mt19937& random, Numbers& next) {
   if (header.type == FrameType::put && random() % 3 == 0) {
     header.notice = true;
     header.urgent = random() % 2 == 0;
+    header.together = header.urgent && random() % 2 == 0;
     header.lane = static_cast<std::uint32_t>(random());
     header.number = static_cast<std::uint32_t>(random());
   } else if (header.type == FrameType::put && random() % 3 == 0) {

@@ -19,6 +19,8 @@ namespace {
 // The layer that repairs gives a NIC of its own queue pairs pieces large enough to be spread over them.
 constexpr std::uint64_t kRdmaSegmentBytes = 8 << 20;
 constexpr std::uint64_t kRdmaWindowBytes = 64 << 20;
+// To copy so much takes no longer than to be told by a frame of its own that it is there.
+constexpr std::uint64_t kSocketsLaterBytes = 16 * 1024;
 
 }  // namespace
 
@@ -83,6 +85,9 @@ NicTransport& Links::net() {
     if (rdma_ != nullptr) {
       options.segment_bytes = kRdmaSegmentBytes;
       options.window_bytes = kRdmaWindowBytes;
+    } else {
+      options.copy_bytes = 0;  // what is with the system need not be copied before
+      options.later_bytes = kSocketsLaterBytes;
     }
     rails_ = std::make_unique<Rails>(own_->rank(), *net_, *messenger_, own_->signals(), trace_, options);
     rails_->reset(epoch_);

@@ -72,6 +72,12 @@ class Links {
   // Drops connections; attached ranks that live are attached again.
   void reset(std::uint16_t epoch);
 
+  // Nothing but confirmations is waited for, if anything; and whether peers wait for some that have not gone (see Transport).
+  void expects_no_more() {
+    if (rails_ != nullptr) rails_->expects_no_more();
+  }
+  bool owes_confirmations() const { return rails_ != nullptr && rails_->owes_confirmations(); }
+
   // Whether something that was posted, and may have completed, has not left yet: somebody has to go on polling.
   bool unsent() const { return rails_ != nullptr && (rails_->waiting() || net_->unsent()); }
 

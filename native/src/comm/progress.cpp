@@ -80,6 +80,7 @@ int Progress::step() {
     completions_.clear();
     if (current() == nullptr || current()->calls()) return did;  // bytes are for who stays
   }
+  if (has_all()) links_.expects_no_more();
   did += links_.poll(now_ns_, completions_, events_);
   did += jobs_.poll(completions_);
   if (did > 0) now_ns_ = now_ns();  // bytes were moved: what follows begins now
@@ -93,6 +94,13 @@ int Progress::step() {
   announce();
   completions_.clear();
   return did;
+}
+
+// Whether no run waits for anything of a peer of another node but confirmations.
+bool Progress::has_all() {
+  if (current() == nullptr || current()->fused()) return true;
+  const Executor& executor = runs_.now().executor;
+  return executor.posted_all() || executor.done();
 }
 
 // Whether what comes next waits for a stream of a GPU still. What waits behind it does not use up its time.
@@ -181,7 +189,8 @@ int Progress::drive() {
   Run& run = runs_.now();
   const int did = advance(run);
   if (run.executor.done()) {
-    end_current();
+    // Who waits for this run may be the last to step for a long time: what peers wait for goes before, with the next poll.
+    if (!links_.owes_confirmations()) end_current();
     return did + 1;
   }
   if (run.executor.failed()) {
@@ -448,6 +457,7 @@ void Progress::reset(std::uint16_t epoch) {
 void Progress::linger() {
   const std::int64_t until_ns = now_ns_ + kLingerNs;
   while (!stopped_ && !own_->aborted() && !links_.quiet() && now_ns_ < until_ns) {
+    links_.expects_no_more();
     links_.poll(now_ns_, completions_, events_);
     completions_.clear();
     events_.clear();

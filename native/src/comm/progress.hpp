@@ -81,6 +81,7 @@ class Progress {
   void set_state(EngineState state) { own_->control().state.store(static_cast<std::uint32_t>(state)); }
   Inbox inbox() const { return {own_->signals(), own_->ready_slots()}; }
   Status check_lost(const Program& program) const;
+  bool has_all();
   bool begin_next();
   bool held_back();
   const std::shared_ptr<Work>& current() const { return runs_.current(); }

@@ -308,8 +308,10 @@ bool Executor::averages() const {
   return program_->identity().redop == RedOp::avg && program_->output_elements() > 0 && program_->n_ranks_avg() > 1;
 }
 
-bool Executor::drainable() const {
-  if (run_ != Run::running || more_ || averages()) return false;
+bool Executor::drainable() const { return posted_all() && !averages(); }
+
+bool Executor::posted_all() const {
+  if (run_ != Run::running || more_) return false;
   return std::all_of(channels_.begin(), channels_.end(), [](const Channel& channel) { return channel.state == State::finished; });
 }
 

@@ -142,6 +142,8 @@ class Executor {
 
   bool active() const { return run_ == Run::running || run_ == Run::finishing || run_ == Run::announced || run_ == Run::draining; }
   bool done() const { return run_ == Run::done; }
+  // Whether all ops were posted, and those that wait have ended.
+  bool posted_all() const;
   // Whether only completions of what was posted are to come: then drain() lets another run start.
   bool drainable() const;
   void drain();

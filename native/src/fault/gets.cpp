@@ -27,8 +27,8 @@ bool Rails::post_reading(Reading& reading) {
   PathRecord* by = find(home);
   if (by == nullptr || by->state != PathState::up) {
     by = nullptr;
-    for (const std::uint32_t i : peer_of(home).paths)
-      if (paths_[i]->state == PathState::up && by == nullptr) by = paths_[i].get();
+    for (const auto& each : peer_of(home).paths)
+      if (each.at->state == PathState::up && by == nullptr) by = each.at;
   }
   reading.posted = by != nullptr;
   if (by == nullptr) return false;

@@ -160,6 +160,7 @@ struct PathRecord {
   std::uint32_t generation = 0;    // even: up in it; odd: lost in it
   std::size_t turn = 0;            // which lane is served next
   Window window;
+  std::uint32_t most_flights = 1;  // that peers can keep, if all paths have as many under way
 
   Queue<Flight> flights;           // not confirmed, in the order they were posted
   std::uint64_t confirmed = 0;     // flights of this generation that are done with; the position of the first one left
@@ -187,8 +188,7 @@ struct PathRecord {
 // The way of one put from the program to its completion.
 struct Item {
   bool live = false;
-  bool copied = false;             // its bytes, when it was posted
-  bool completed = false;          // told complete when it was posted, which needs the copy
+  bool completed = false;          // told complete before it was confirmed, which needs the copy
   bool urgent = false;             // when it has landed, the peer confirms at once
   std::uint32_t lane = 0;
   const std::byte* source = nullptr;
@@ -205,6 +205,26 @@ struct Item {
   std::vector<std::byte> copy;     // keeps its memory from use to use
 };
 
+// A short put that went over its own path as it came, and is not in the ledger yet.
+struct Posted {
+  Put put;                         // as the transport got it
+  std::uint64_t cookie = 0;        // of the program
+  PathRecord* path = nullptr;
+  std::uint32_t lane = 0;
+  bool awaited = false;            // the program waits for its completion, and posts nothing before
+  std::int64_t since_ns = 0;
+};
+
+// A short put whose bytes are copied when there is time, unless it is confirmed by then and its place has another one.
+struct Uncopied {
+  // Confirmations that ride on what goes the other way come within this.
+  static constexpr std::int64_t kYoungNs = 50'000;
+
+  std::uint32_t item = 0;
+  std::uint64_t order = 0;
+  std::int64_t since_ns = 0;
+};
+
 struct Lane {
   Path home;
   PathRecord* home_path = nullptr; // null: no connection joined these NICs yet
@@ -217,11 +237,20 @@ struct Lane {
   bool has_work() const { return !again.empty() || !items.empty(); }
 };
 
-// The other side of a lane of a peer.
-struct Arriving {
-  std::uint32_t id = 0;
-  SegmentOrder order;
+// Of one of the few paths or lanes of a peer: both are called by their NICs.
+template <class T>
+struct Named {
+  std::uint32_t id = 0;      // lane_id()
+  std::uint32_t index = 0;   // in Rails
+  T* at = nullptr;
 };
+
+template <class T>
+const Named<T>* find_named(const std::vector<Named<T>>& all, std::uint32_t id) {
+  for (const Named<T>& each : all)
+    if (each.id == id) return &each;
+  return nullptr;
+}
 
 // Cookies that this layer gives the transport say which path and generation, or, with this bit, which get.
 inline constexpr std::uint64_t kReadingBit = std::uint64_t{1} << 63;

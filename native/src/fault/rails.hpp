@@ -24,8 +24,8 @@
 //  - A signal is raised when every segment before it in its lane, and every signal before it on its channel, has landed:
 //    nobody skips forward, and nothing is published twice.
 //  - A segment is sent again only after the path that carried it is quiet at both ends: no late write.
-//  - The source of a put is its owner's again when the put completes: large ones when confirmed, small ones are copied,
-//    but for memory of a GPU, which the host does not read.
+//  - The source of a put is its owner's again when the put completes: large ones when confirmed, small ones are copied, at once
+//    or when there is nothing else to do, but for memory of a GPU, which the host does not read.
 //  - Every put and get completes once; with an error where no path to the peer is left and none came back in time.
 //  - One thread at a time. Once grown to what a program posts, nothing is allocated while no path is lost.
 #pragma once
@@ -58,6 +58,7 @@ struct RailOptions {
   std::uint64_t window_bytes = 8 * 1024 * 1024;    // of a path, not confirmed
   std::uint32_t window_segments = 128;
   std::uint64_t copy_bytes = 8 * 1024;             // puts up to this size are copied: their source is free at once
+  std::uint64_t later_bytes = 0;                   // and up to this size when there is time, where sources are free before that
   std::int64_t silence_ns = 500'000'000;           // without a confirmation, while something is under way: the path is asked about
   std::int64_t ping_ns = 100'000'000;              // how long a peer has to answer out of band before it counts as not there
   std::int64_t resend_ns = 5'000'000;              // of messages that wait for an answer
@@ -121,10 +122,13 @@ class Rails final : public Receiver {
   void wait_set(std::vector<pollfd>& descriptors, std::int64_t& wake_ns) const;
   void reset(std::uint16_t epoch);
 
+  // See Transport.
+  void expects_no_more() { transport_.expects_no_more(); }
+  bool owes_confirmations() const { return transport_.owes_confirmations(); }
   // Puts that have completed, because they were copied, wait for a path with room.
   bool waiting() const { return n_queued_ > 0; }
   // Something is under way that a peer has not confirmed, or asks for: whoever drives must not stop.
-  bool unconfirmed() const { return n_unconfirmed_ > 0 || n_retiring_ > 0; }
+  bool unconfirmed() const { return n_unconfirmed_ > 0 || n_retiring_ > 0 || !posted_.empty(); }
   // Paths that are down, whose NICs answer again: someone has to dial them. Empties the list.
   std::vector<Path> wanted();
   std::vector<RailEvent> events();
@@ -147,9 +151,9 @@ class Rails final : public Receiver {
 
  private:
   struct PeerRecord {
-    std::vector<std::uint32_t> paths;
-    std::vector<std::uint32_t> lanes;
-    std::vector<std::unique_ptr<Arriving>> arriving;
+    std::vector<Named<PathRecord>> paths;
+    std::vector<Named<Lane>> lanes;
+    std::vector<Named<SegmentOrder>> arriving;  // the other side of lanes of the peer
     std::unique_ptr<SignalOrder> order;
     std::int64_t heard_ns = 0;        // it was there then: the latest question that it answered out of band
     std::int64_t no_path_ns = 0;      // since when no path is up; 0: one is
@@ -163,16 +167,28 @@ class Rails final : public Receiver {
   const PathRecord* find(const Path& path) const;
   PathRecord& record_of(const Path& path);
   PeerRecord& peer_of(const Path& path) { return peers_[static_cast<std::size_t>(path.peer)]; }
-  Lane& lane_of(const Put& put, std::uint32_t& index);
-  std::uint32_t new_item(const Put& put, std::uint32_t lane);
-  Arriving& arriving_of(PeerRecord& peer, std::uint32_t id);
+  const Named<Lane>& lane_of(const Put& put);
+  const Named<Lane>& new_lane(const Put& put);
+  bool is_quick(const Put& put, const Lane& lane) const;
+  Status put_quickly(const Put& put, const Named<Lane>& named);
+  void enter_posted();
+  std::uint32_t free_item();
+  std::uint32_t new_item(const Put& put, std::uint32_t index, Lane& lane);
+  void complete(std::uint64_t cookie) { ready_.emplace_back().cookie = cookie; }
+  static void copy(Item& item);
+  bool sources_are_free(const PeerRecord& peer) const;
+  void copy_and_complete(Item& item);
+  void copy_waiting();
+  Status no_way(const Put& put) const;
+  SegmentOrder& arriving_of(PeerRecord& peer, std::uint32_t id);
 
-  // Sending (rails.cpp).
+  // Sending (sending.cpp).
   bool has_room(const PathRecord& path) const;
   bool home_is_up(const Lane& lane) const;
-  Lane* next_lane(PathRecord& path, std::uint32_t& index);
-  Flight take(Lane& lane, std::uint32_t index, std::uint64_t most);
-  void send(PathRecord& path, Flight flight);
+  const Named<Lane>* next_lane(PathRecord& path);
+  Flight take(const Named<Lane>& named, std::uint64_t most);
+  void send(PathRecord& path, const Lane& lane, const Flight& taken);
+  void refused(PathRecord& path, std::uint32_t item, const Status& status);
   bool feed(PathRecord& path);
   void pump(PeerRecord& peer);
   void confirm_front(PathRecord& path);
@@ -180,6 +196,9 @@ class Rails final : public Receiver {
   void fail_item(std::uint32_t item, const Status& status);
   bool post_reading(Reading& reading);
   void take_completion(const Completion& completion);
+  void take_answer(const Completion& completion);
+  int take_over();
+  int listen();
 
   // Losing and finding paths (recovery.cpp).
   void heard_over(PathRecord& path) {
@@ -220,17 +239,24 @@ class Rails final : public Receiver {
   std::vector<PeerRecord> peers_;    // by rank
   std::vector<std::unique_ptr<PathRecord>> paths_;
   std::vector<std::unique_ptr<Lane>> lanes_;
+  std::vector<std::unique_ptr<SegmentOrder>> arriving_;
   std::vector<Item> items_;
   std::vector<std::uint32_t> free_items_;
+  Queue<Posted> posted_;           // entered in the ledger before anybody looks at it
+  std::uint64_t posted_bytes_ = 0;
+  Queue<Uncopied> uncopied_;       // that are to be copied when there is time
+  Queue<Uncopied> young_;          // that are expected to be confirmed before that
   std::vector<Reading> readings_;
   std::size_t n_readings_ = 0;
   std::uint64_t n_posted_ = 0;     // puts
+  std::uint64_t n_landed_ = 0;     // segments of peers
   std::uint32_t next_serial_ = 0;
   std::uint64_t next_token_ = 0;
   std::size_t n_unconfirmed_ = 0;
   std::size_t n_retiring_ = 0;
   std::size_t n_queued_ = 0;         // peers whose lanes have work that no path took
   std::int64_t watch_ns_ = 0;        // when paths are looked at next
+  std::int64_t listen_ns_ = 0;       // when messages are looked at, at the latest
   std::int64_t did_ns_ = 0;          // when something was moved, or heard
 
   std::vector<Completion> arrived_;  // of the transport

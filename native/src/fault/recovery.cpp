@@ -59,6 +59,7 @@ void Rails::say(PathRecord& path, MessageKind kind, std::uint32_t generation, st
 // This end lost it, at_least: the generation the peer is in. Quiet first, then the peer is asked what it got.
 void Rails::lose(PathRecord& path, Status why, std::uint32_t at_least) {
   if (path.state != PathState::up) return;
+  enter_posted();  // what was given to it last is to be sent again, too
   points_.reach(ProtocolPoint::retiring, path.name);
 #if CCL_LAB_MUTANT != 2
   transport_.retire(path.name);
@@ -122,8 +123,8 @@ void Rails::settle(PathRecord& path, std::uint64_t received) {
   n_unconfirmed_ -= path.flights.size();
   path.flights.clear();
   path.in_flight_bytes = 0;
-  for (const std::uint32_t i : peer.lanes)
-    std::sort(lanes_[i]->again.begin(), lanes_[i]->again.end(),
+  for (const auto& each : peer.lanes)
+    std::sort(each.at->again.begin(), each.at->again.end(),
               [](const Flight& a, const Flight& b) { return static_cast<std::int32_t>(a.number - b.number) > 0; });
   path.settled_generation = path.generation;
   path.settled_received = path.received;
@@ -350,8 +351,8 @@ void Rails::watch_peer(std::size_t index) {
   PeerRecord& peer = peers_[index];
   if (!peer.had_path || peer.lost) return;
   std::string reasons;
-  for (const std::uint32_t i : peer.paths) {
-    const PathRecord& path = *paths_[i];
+  for (const auto& each : peer.paths) {
+    const PathRecord& path = *each.at;
     if (path.state == PathState::up) {
       peer.no_path_ns = 0;
       return;
@@ -375,17 +376,17 @@ void Rails::give_up(std::size_t index, Status why) {
   if (peer.lost) return;
   peer.lost = true;
   peer.why = why;
-  for (const std::uint32_t i : peer.paths) {
-    PathRecord& path = *paths_[i];
+  for (const auto& each : peer.paths) {
+    PathRecord& path = *each.at;
     n_unconfirmed_ -= path.flights.size();
     path.flights.clear();
     if (path.state == PathState::retiring) --n_retiring_;
     if (path.state == PathState::up) transport_.retire(path.name);
     path.state = PathState::down;
   }
-  for (const std::uint32_t i : peer.lanes) {
-    lanes_[i]->again.clear();
-    lanes_[i]->items.clear();
+  for (const auto& each : peer.lanes) {
+    each.at->again.clear();
+    each.at->items.clear();
   }
   if (peer.queued) --n_queued_;
   peer.queued = false;
@@ -400,8 +401,8 @@ void Rails::give_up(std::size_t index, Status why) {
       reading.live = false;
       --n_readings_;
     }
-  if (!peer.paths.empty()) note(RailEventKind::peer_lost, *paths_[peer.paths.front()], 0, why.message);
-  const std::uint16_t nic = peer.paths.empty() ? std::uint16_t{0} : paths_[peer.paths.front()]->name.nic;
+  if (!peer.paths.empty()) note(RailEventKind::peer_lost, *peer.paths.front().at, 0, why.message);
+  const std::uint16_t nic = peer.paths.empty() ? std::uint16_t{0} : peer.paths.front().at->name.nic;
   lost_.push_back({static_cast<std::int32_t>(index), nic, std::move(why)});
 }
 

@@ -31,6 +31,11 @@ class Items {
     return at;
   }
 
+  void complete(std::uint32_t at, std::vector<Completion>& completions) {
+    completions.emplace_back().cookie = items_[at].cookie;
+    items_[at].live = false;
+    free_.push_back(at);
+  }
   void complete(std::uint32_t at, Status status, std::vector<Completion>& completions) {
     completions.push_back({items_[at].cookie, std::move(status)});
     items_[at].live = false;

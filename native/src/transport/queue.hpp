@@ -18,12 +18,18 @@ class Queue {
   T& front() { return slots_[begin_ & (slots_.size() - 1)]; }
   const T& front() const { return slots_[begin_ & (slots_.size() - 1)]; }
   T& operator[](std::size_t i) { return slots_[(begin_ + i) & (slots_.size() - 1)]; }
+  const T& operator[](std::size_t i) const { return slots_[(begin_ + i) & (slots_.size() - 1)]; }
 
   T& push(T value) {
     if (size() == slots_.size()) grow();
     T& slot = slots_[end_++ & (slots_.size() - 1)];
     slot = std::move(value);
     return slot;
+  }
+  // A slot at the end, with what was in it last.
+  T& add() {
+    if (size() == slots_.size()) grow();
+    return slots_[end_++ & (slots_.size() - 1)];
   }
   void pop() { ++begin_; }
   void clear() { begin_ = end_ = 0; }

@@ -43,6 +43,10 @@ class InOrder {
   // Calls fire(mark) for each segment that now is next in order, until one returns an error.
   template <class Fire>
   Status landed(std::uint32_t number, Mark mark, Fire&& fire) {
+    if (number == next_ && n_kept_ == 0) {
+      ++next_;
+      return fire(mark);
+    }
     if (place(number) != Place::wanted)
       return Status(Code::link_down, "bad frame: segment " + std::to_string(number) + " came twice, expected " +
                                          std::to_string(next_));

@@ -88,6 +88,7 @@ struct Put {
   Tag tag;
   bool confirmed = false;        // completes when the peer has it; then `notice` instead of `signal`
   bool urgent = false;           // the sender will wait for its completion
+  bool together = false;         // and only for that of others that are urgent: they may be confirmed at one go
   bool surely = false;           // completes when the peer has it, confirmed or not, and though its source was copied and is free
   std::uint64_t order = 0;       // a NIC held to a rate takes lower ones first; 0: as posted. Segments of one put have one
   Notice notice;
@@ -138,6 +139,14 @@ class Transport {
   virtual void set_receiver(Receiver*) {}
   // Drops what joins these NICs, at once: from here on no byte that the peer sent over it lands, and nothing is sent.
   virtual void retire(const Path&) {}
+  // Whether the system has all bytes of what was put over this path, confirmed or not: sources are read no more. A transport that
+  // cannot tell says no, as does one that reads them until they are there.
+  virtual bool sources_are_free(const Path&) const { return false; }
+  // Until the end of the next poll nothing is waited for here but confirmations, if anything: peers wait for theirs, and no other word
+  // will take them along.
+  virtual void expects_no_more() {}
+  // Whether a peer waits for a confirmation that waits for others to go with: who polls no more says before that it expects no more.
+  virtual bool owes_confirmations() const { return false; }
   virtual NicState nic_state(std::uint16_t) const { return NicState::up; }
   // What a NIC of this node is held to; 0: nothing.
   virtual std::uint64_t nic_bytes_per_s(std::uint16_t) const { return 0; }

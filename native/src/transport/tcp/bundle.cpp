@@ -22,6 +22,7 @@ void Bundle::post(const Put& put, std::uint32_t sequence, std::uint64_t order) {
   item.confirmed = put.confirmed;
   item.surely = put.surely || put.confirmed;
   item.urgent = put.urgent;
+  item.together = put.urgent && put.confirmed && put.together;
   item.order = order;
   puts_.push(items_.add(item));
   stir();
@@ -65,6 +66,7 @@ void Bundle::cut(Queue<std::uint32_t>& queue, Delay& delay, Segment& segment) {
     header.notice = item.confirmed;
     header.asks = !item.confirmed;
     header.urgent = item.urgent;
+    header.together = item.together;
     header.lane = item.notice.lane;
     header.number = item.notice.number;
     unconfirmed_.push({header.segment, at});
@@ -78,7 +80,7 @@ void Bundle::done_with(std::uint32_t at, std::vector<Completion>& completions) {
   Item& item = items_[at];
   --item.open;
   if (item.open > 0 || item.cut < item.nbytes || item.surely) return;
-  items_.complete(at, Status(), completions);
+  items_.complete(at, completions);
 }
 
 Status Bundle::tell(const Mark& mark, std::int64_t now_ns) {
@@ -87,6 +89,8 @@ Status Bundle::tell(const Mark& mark, std::int64_t now_ns) {
     return Status(Code::link_down, "bad frame: it carries a notice, and nobody on this rank hears of those; fault handling is "
                                    "off here and on at the peer");
   owe_ack(mark, now_ns);
+  told_ = landed_.next();
+  last_told_ = mark.notice;
   context_.receiver->landed({name_.peer, name_.nic, name_.peer_nic}, mark.notice);
   return {};
 }
@@ -95,7 +99,10 @@ Status Bundle::tell(const Mark& mark, std::int64_t now_ns) {
 void Bundle::owe_ack(const Mark& mark, std::int64_t now_ns) {
   const std::int64_t delay_ns = faults_ == nullptr ? 0 : waits();
   const std::uint64_t many = mark.scheduled ? kScheduledAckBytes : kAckBytes;
-  if (mark.urgent || landed_bytes_ >= many || ++landed_notices_ >= kAckNotices) {
+  if (mark.together && context_.together && delay_ns == 0) {
+    context_.n_asked += !std::exchange(ack_asked_, true);
+    ack_ns_ = std::min(ack_ns_, now_ns + kTogetherNs);
+  } else if (mark.urgent || landed_bytes_ >= many || ++landed_notices_ >= kAckNotices) {
     ack_ns_ = std::min(ack_ns_, now_ns + delay_ns);
     ack_due_ = ack_due_ || delay_ns == 0;
   } else if (!ack_due_) {
@@ -103,17 +110,39 @@ void Bundle::owe_ack(const Mark& mark, std::int64_t now_ns) {
   }
 }
 
-Status Bundle::confirm(std::uint32_t number, std::vector<Completion>& completions) {
-  const auto sent_after = static_cast<std::int32_t>(segment_ - number);
-  for (; !unconfirmed_.empty(); unconfirmed_.pop()) {
+Status Bundle::take_acks(std::vector<Completion>& completions) {
+  const auto sent_after = static_cast<std::int32_t>(segment_ - acked_);
+  for (; has_acks(); unconfirmed_.pop()) {
     const Unconfirmed& first = unconfirmed_.front();
-    if (static_cast<std::int32_t>(number - first.segment) <= 0) break;
     if (sent_after < 0 || items_[first.item].open > 0)
-      return Status(Code::link_down, "bad frame: it confirms segment " + std::to_string(number - 1) + ", which was not sent; "
+      return Status(Code::link_down, "bad frame: it confirms segment " + std::to_string(acked_ - 1) + ", which was not sent; "
                                          "expected at most " + std::to_string(segment_ - 1));
-    items_.complete(first.item, Status(), completions);
+    items_.complete(first.item, completions);
   }
   return {};
+}
+
+FrameHeader Bundle::tell_aside(std::int64_t now_ns) {
+  FrameHeader header;
+  header.type = FrameType::ack_aside;
+  header.epoch = context_.epoch;
+  header.lane = std::uint32_t{name_.nic} << 16 | name_.peer_nic;
+  header.segment = told_;
+  header.key = last_told_.lane;
+  header.number = last_told_.number;
+  // Whoever carries it may be lost: if nothing else goes this way, the peer is told again.
+  unask();
+  ack_ns_ = now_ns + kScheduledAckDelayNs;
+  return header;
+}
+
+void Bundle::acked_aside(const FrameHeader& frame) {
+  for (std::size_t i = unconfirmed_.size(); i-- > 0;) {
+    if (unconfirmed_[i].segment + 1 != frame.segment) continue;
+    const Item& item = items_[unconfirmed_[i].item];
+    if (item.confirmed && item.open == 0 && item.notice.lane == frame.key && item.notice.number == frame.number) acked(frame.segment);
+    return;
+  }
 }
 
 std::int64_t Bundle::waits() {

@@ -6,8 +6,11 @@
 //
 //   post ─► item ─► next_of_put(): a segment ─► whichever connection has room ─► done_with() ─► completion
 //                                                          (after the last segment of the item; a confirmed one after acked())
+//   acked() ─► heard │ take_acks() ─► completions: what comes with a short message waits until that was handed on
 //   landed() ─► signal raised │ receiver told ─► an ack is owed ─► in the next header that goes the other way, or by itself:
-//                at once when the sender waits, kAckBytes or kAckNotices landed; after kAckDelayNs otherwise (more of a schedule)
+//                at once when the sender waits, kAckBytes or kAckNotices landed; after kAckDelayNs otherwise (more of a schedule).
+//                where no NIC is held to a rate, those of all pairs of NICs of a peer that are owed at once are told together, when
+//                nothing more is there to be read: by one of them, and later by each if nothing else said so meanwhile
 //
 // Invariants
 //  - Segments of puts are numbered in posting order, over all connections; only the last of a put carries its signal or notice.
@@ -35,6 +38,12 @@
 
 namespace ccl_lab {
 
+// What a peer said over one pair of NICs of another.
+struct AckAside {
+  std::int32_t peer = -1;
+  FrameHeader frame;
+};
+
 // What the connections of one rank share.
 struct TcpContext {
   int rank = -1;
@@ -44,6 +53,9 @@ struct TcpContext {
   SpanWriter* trace = nullptr;
   Receiver* receiver = nullptr;
   std::uint32_t first_number = 0;  // of segments and signals
+  bool together = false;           // confirmations of several links of a peer go in one frame: no NIC is held to a rate
+  mutable std::uint32_t n_asked = 0;  // bundles whose confirmations wait for others to go with
+  mutable std::vector<AckAside> asides;  // that were heard in this poll
   std::vector<std::int64_t> oldest_ns;  // by NIC, where it is shaped: when the oldest frame left that is being read from it
 };
 
@@ -77,9 +89,13 @@ class Bundle {
   // Rare enough that headers that go the other way carry nearly all: a frame of its own costs both ends a system call.
   static constexpr std::uint64_t kScheduledAckBytes = 4096 * 1024;
   static constexpr std::int64_t kScheduledAckDelayNs = 4'000'000;
+  // One that is asked for waits so long at most for others to go with.
+  static constexpr std::int64_t kTogetherNs = 100'000;
 
   Bundle(const TcpContext& context, ConnectionName name, SignalOrder& order)
-      : context_(context), name_(name), order_(order), segment_(context.first_number), landed_(context.first_number) {}
+      : context_(context), name_(name), order_(order), segment_(context.first_number), acked_(context.first_number),
+        landed_(context.first_number) {}
+  ~Bundle() { unask(); }
   Bundle(const Bundle&) = delete;
   Bundle& operator=(const Bundle&) = delete;
 
@@ -90,6 +106,8 @@ class Bundle {
   void post(const Get& get);
 
   bool has_puts() const { return !waits_turn_ && may_put(); }
+  // The same, though they may not go yet.
+  bool holds_puts() const { return !puts_.empty(); }
   // The same, whoever's turn it is; its order then.
   bool may_put() const { return !puts_.empty() && put_delay_.open(); }
   std::uint64_t next_order() const { return items_[puts_.front()].order; }
@@ -109,7 +127,7 @@ class Bundle {
   Status landed(const FrameHeader& frame, std::int64_t now_ns) {
     landed_bytes_ += frame.nbytes;
     const Mark mark{{frame.lane, frame.number, frame.signal, frame.sequence}, frame.notice, frame.asks, frame.urgent,
-                    frame.op_id >= 0};
+                    frame.together, frame.op_id >= 0};
     return landed_.landed(frame.segment, mark, [this, now_ns](const Mark& next) {
       if (next.noticed) return tell(next, now_ns);
       if (next.asks) owe_ack(next, now_ns);
@@ -121,15 +139,37 @@ class Bundle {
   // From here on nobody is told of anything, though a segment that is missing should still come.
   void retire() { retired_ = true; }
 
-  // The peer says that all segments before `number` have landed there.
-  Status acked(std::uint32_t number, std::vector<Completion>& completions) {
-    return unconfirmed_.empty() ? Status() : confirm(number, completions);
+  // The peer says that all segments before `number` have landed there; take_acks() looks at that.
+  void acked(std::uint32_t number) {
+    if (static_cast<std::int32_t>(number - acked_) > 0) acked_ = number;
   }
+  bool has_acks() const { return !unconfirmed_.empty() && static_cast<std::int32_t>(acked_ - unconfirmed_.front().segment) > 0; }
+  bool many_unconfirmed() const { return unconfirmed_.size() >= kAckNotices; }
+  Status take_acks(std::vector<Completion>& completions);
   // Whether the peer is to hear how far its segments have landed, by a frame of its own if need be.
   bool ack_due() const { return ack_due_; }
+  // The same, along with other bundles of that peer, once there is nothing to be read.
+  bool ack_asked() const { return ack_asked_; }
+  void demand_ack() {
+    ack_due_ = true;
+    unask();
+  }
+  // What another bundle is to say for this one.
+  FrameHeader tell_aside(std::int64_t now_ns);
+  // The peer says this of the bundle that `frame` names, which is this one.
+  void acked_aside(const FrameHeader& frame);
+  // Frames that speak for other bundles and wait to be sent.
+  bool has_asides() const { return !asides_.empty(); }
+  void add_aside(const FrameHeader& header) { asides_.push(header); }
+  FrameHeader next_aside() {
+    const FrameHeader header = asides_.front();
+    asides_.pop();
+    return header;
+  }
   // What to say; nothing is owed then.
   std::uint32_t take_ack() {
     ack_due_ = false;
+    unask();
     ack_ns_ = INT64_MAX;
     landed_bytes_ = 0;
     landed_notices_ = 0;
@@ -142,10 +182,14 @@ class Bundle {
     if (ack_ns_ <= now_ns) ack_due_ = true;
   }
   // Nothing is left to send, and no acknowledgement is due yet.
-  bool quiet(std::int64_t now_ns) const { return !has_puts() && !has_gets() && ack_ns_ > now_ns && !ack_due_ && faults_ == nullptr; }
+  bool quiet(std::int64_t now_ns) const {
+    return !has_puts() && !has_gets() && ack_ns_ > now_ns && !ack_due_ && !has_asides() && faults_ == nullptr;
+  }
   // Nothing is left here at all until something is posted or heard: whoever asks once need not ask again before stir().
   bool still() const { return still_; }
-  void settle() { still_ = puts_.empty() && gets_.empty() && ack_ns_ == INT64_MAX && !ack_due_ && faults_ == nullptr; }
+  void settle() {
+    still_ = puts_.empty() && gets_.empty() && asides_.empty() && ack_ns_ == INT64_MAX && !ack_due_ && !has_acks() && faults_ == nullptr;
+  }
   void stir() { still_ = false; }
   NicFaults* faults() const { return faults_; }
   // How long something new that is sent has to wait. Where faults() is not null.
@@ -175,6 +219,7 @@ class Bundle {
     bool confirmed = false;
     bool surely = false;
     bool urgent = false;
+    bool together = false;
     std::uint64_t order = 0;
   };
   // What the last segment of a put says where it has landed.
@@ -183,6 +228,7 @@ class Bundle {
     bool noticed = false;
     bool asks = false;
     bool urgent = false;
+    bool together = false;
     bool scheduled = false;
   };
   struct Unconfirmed {
@@ -193,7 +239,7 @@ class Bundle {
   void cut(Queue<std::uint32_t>& queue, Delay& delay, Segment& segment);
   Status tell(const Mark& mark, std::int64_t now_ns);
   void owe_ack(const Mark& mark, std::int64_t now_ns);
-  Status confirm(std::uint32_t number, std::vector<Completion>& completions);
+  void unask() { context_.n_asked -= std::exchange(ack_asked_, false); }
   void obey(NicFaults* faults, std::int64_t now_ns);
 
   bool still_ = false;
@@ -205,12 +251,17 @@ class Bundle {
   Queue<std::uint32_t> gets_;
   std::uint32_t segment_;      // number of the next segment sent
   Queue<Unconfirmed> unconfirmed_;
+  std::uint32_t acked_;        // all segments before it have landed, the peer says
 
   InOrder<Mark> landed_;
   std::uint64_t landed_bytes_ = 0;     // since the last ack
   std::uint32_t landed_notices_ = 0;
   std::int64_t ack_ns_ = INT64_MAX;    // when an ack is due at the latest
   bool ack_due_ = false;
+  bool ack_asked_ = false;
+  std::uint32_t told_ = 0;             // the number after the last segment whose notice was told, and
+  Notice last_told_;
+  Queue<FrameHeader> asides_;
   bool retired_ = false;
   bool waits_turn_ = false;
 

@@ -19,7 +19,10 @@ namespace {
 
 constexpr std::uint64_t kTurnBytes = 512 * 1024;
 constexpr std::uint64_t kSmallBytes = 2048;
+constexpr std::uint64_t kAcksLaterBytes = 16 * 1024;
 constexpr std::size_t kMostReplies = 65536;  // gets of a peer waiting to be answered on one connection
+
+constexpr bool says_only(FrameType type) { return type == FrameType::ack || type == FrameType::ack_aside; }
 
 }  // namespace
 
@@ -85,6 +88,9 @@ void Connection::next_segment(Segment& segment) {
   } else if (bundle_.has_puts()) {
     bundle_.next_of_put(segment);
     reply_next_ = true;
+  } else if (bundle_.has_asides()) {
+    segment = Segment{};
+    segment.header = bundle_.next_aside();
   } else {
     segment = Segment{};
     segment.header.type = FrameType::ack;
@@ -167,7 +173,7 @@ void Connection::sent(std::uint64_t nbytes, std::int64_t now_ns, std::vector<Com
     std::int64_t end_ns = 0;
     if (traced()) {
       end_ns = shaped ? slot_end_ns_ : std::max(now_ns, ccl_lab::now_ns());
-      if (segment.header.type != FrameType::ack) record(Track::nic_tx, segment.header, out_begin_ns_, end_ns);
+      if (!says_only(segment.header.type)) record(Track::nic_tx, segment.header, out_begin_ns_, end_ns);
     }
     out_begin_ns_ = shaped || n_batch_ == 1 ? 0 : end_ns;
     if (segment.header.type == FrameType::put) bundle_.done_with(segment.item, completions);
@@ -287,7 +293,11 @@ Status Connection::take_in(std::int64_t now_ns, std::vector<Completion>& complet
     const Result<FrameHeader> header = decode(bytes, context_.epoch, context_.signals.n_channels());
     if (!header.ok()) return refuse(header.status());
     in_ = header.value();
-    if (const Status status = bundle_.acked(in_.ack, completions); !status.ok()) return refuse(status);
+    bundle_.acked(in_.ack);
+    if (in_.type == FrameType::ack_aside) context_.asides.push_back({name_.peer, in_});
+    // What a short message says is wanted now, and confirmations can wait; they come between long ones, and alone.
+    if (bundle_.has_acks() && (in_.type != FrameType::put || in_.nbytes > kAcksLaterBytes || bundle_.many_unconfirmed()))
+      if (Status status = take_acks(completions); !status.ok()) return status;
     if (in_.type == FrameType::put && bundle_.place(in_.segment) == SegmentOrder::Place::early) {
       held_ = true;
       break;
@@ -357,7 +367,7 @@ Status Connection::judge_reply() {
 
 Status Connection::finish_received(std::int64_t now_ns, std::vector<Completion>& completions) {
   in_payload_phase_ = false;
-  if (traced() && in_.type != FrameType::ack)
+  if (traced() && !says_only(in_.type))
     record(Track::nic_rx, in_, in_begin_ns_, in_end_ns_ != 0 ? in_end_ns_ : std::max(now_ns, ccl_lab::now_ns()));
   in_begin_ns_ = 0;
   if (in_.type == FrameType::put) {
@@ -401,6 +411,11 @@ Status Connection::refuse(const Status& status) {
 Status Connection::socket_error(const char* call) const {
   return blame(Status(Code::link_down, std::string(call) + ": " + std::strerror(errno) + "; is the NIC up and rank " +
                                            std::to_string(name_.peer) + " alive?"));
+}
+
+Status Connection::take_acks(std::vector<Completion>& completions) {
+  const Status status = bundle_.take_acks(completions);
+  return status.ok() ? Status() : refuse(status);
 }
 
 Status Connection::closed_by_peer() {

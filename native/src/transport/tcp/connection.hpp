@@ -75,6 +75,8 @@ class Connection {
   // Move bytes, at most kTurnBytes each; add to `done` what they did. A Status that is not ok ends the bundle.
   Status send(std::int64_t now_ns, std::vector<Completion>& completions, int& done);
   Status receive(std::int64_t now_ns, std::vector<Completion>& completions, int& done);
+  // Completes what its bundle has heard to be confirmed.
+  Status take_acks(std::vector<Completion>& completions);
 
   // Lowers wake_ns to when there is something to do without an edge of the socket.
   void wake(std::int64_t now_ns, std::int64_t& wake_ns, bool mute_tx, bool mute_rx) const;
@@ -102,7 +104,8 @@ class Connection {
   Out& out(std::size_t i) { return batch_[(first_ + i) % kBatchFrames]; }
   void fill(std::int64_t now_ns, bool shaped);
   bool has_segments() const {
-    return has_replies() || bundle_.has_puts() || (bundle_.has_gets() && gets_.size() < kMostRequests) || bundle_.ack_due();
+    return has_replies() || bundle_.has_puts() || (bundle_.has_gets() && gets_.size() < kMostRequests) || bundle_.ack_due() ||
+           bundle_.has_asides();
   }
   bool has_replies() const { return !replies_.empty() && reply_delay_.open(); }
   void next_segment(Segment& segment);

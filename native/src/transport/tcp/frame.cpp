@@ -15,6 +15,7 @@ namespace {
 constexpr std::uint8_t kNotice = 1;
 constexpr std::uint8_t kUrgent = 2;
 constexpr std::uint8_t kAsks = 4;
+constexpr std::uint8_t kTogether = 8;
 
 // Plain copies where the processor counts as the wire does.
 template <std::unsigned_integral T>
@@ -60,7 +61,8 @@ std::uint32_t frame_check(const FrameBytes& bytes) {
 void encode(const FrameHeader& header, FrameBytes& bytes) {
   store(bytes, 0, kFrameMagic);
   store(bytes, 4, static_cast<std::uint8_t>(header.type));
-  store(bytes, 5, static_cast<std::uint8_t>((header.notice ? kNotice : 0) | (header.urgent ? kUrgent : 0) | (header.asks ? kAsks : 0)));
+  store(bytes, 5, static_cast<std::uint8_t>((header.notice ? kNotice : 0) | (header.urgent ? kUrgent : 0) | (header.asks ? kAsks : 0) |
+                                             (header.together ? kTogether : 0)));
   store(bytes, 6, header.epoch);
   store(bytes, 8, static_cast<std::uint32_t>(header.signal));
   store(bytes, 12, header.key);
@@ -84,16 +86,18 @@ Result<FrameHeader> decode(const FrameBytes& bytes, std::uint16_t epoch, int n_s
   const std::uint32_t expected = frame_check(bytes);
   if (check != expected) return bad("its check word", check, std::to_string(expected));
   const auto type = load<std::uint8_t>(bytes, 4);
-  if (type < 1 || type > 4) return bad("its type", type, "1 (put), 2 (get_request), 3 (get_reply) or 4 (ack)");
+  if (type < 1 || type > 5) return bad("its type", type, "1 (put), 2 (get_request), 3 (get_reply), 4 (ack) or 5 (ack_aside)");
   const auto flags = load<std::uint8_t>(bytes, 5);
   const bool put = type == static_cast<std::uint8_t>(FrameType::put);
   const unsigned what = flags & ~unsigned{kUrgent};
-  if (flags != 0 && (!put || (what != kNotice && what != kAsks)))
-    return bad("its flags", flags, put ? "0, 1 (notice), 3 (notice, urgent), 4 (asks) or 6 (asks, urgent)" : "0");
+  const bool known = flags == 0 || what == kNotice || what == kAsks || flags == (kNotice | kUrgent | kTogether);
+  if (!known || (flags != 0 && !put))
+    return bad("its flags", flags, put ? "0, 1 (notice), 3 (notice, urgent), 11 (the same, together), 4 (asks) or 6 (asks, urgent)" : "0");
   FrameHeader header;
   header.notice = (flags & kNotice) != 0;
   header.urgent = (flags & kUrgent) != 0;
   header.asks = (flags & kAsks) != 0;
+  header.together = (flags & kTogether) != 0;
   header.type = static_cast<FrameType>(type);
   header.epoch = load<std::uint16_t>(bytes, 6);
   header.signal = static_cast<std::int32_t>(load<std::uint32_t>(bytes, 8));
@@ -114,9 +118,10 @@ Result<FrameHeader> decode(const FrameBytes& bytes, std::uint16_t epoch, int n_s
                "none or less than " + std::to_string(n_signal_channels));
   if (header.type != FrameType::put && header.signal != -1)
     return bad("the signal of a get", static_cast<std::uint32_t>(header.signal), "none");
-  if (!header.notice && (header.lane != 0 || header.number != 0))
+  const bool aside = header.type == FrameType::ack_aside;
+  if (!header.notice && !aside && (header.lane != 0 || header.number != 0))
     return bad("the lane or number of a frame without a notice", header.lane != 0 ? header.lane : header.number, "0");
-  if (header.type == FrameType::ack && header.nbytes != 0) return bad("the size of an ack", header.nbytes, "0 bytes");
+  if ((header.type == FrameType::ack || aside) && header.nbytes != 0) return bad("the size of an ack", header.nbytes, "0 bytes");
   if (header.nbytes > kSegmentBytes)
     return bad("its size", header.nbytes, "at most " + std::to_string(kSegmentBytes) + " bytes");
   return header;

@@ -25,9 +25,13 @@
 // recognised as such.
 //
 // Confirmed puts: the last segment has the flag `notice` (1): lane, number, signal and sequence then are for the layer above,
-// which is told instead of a signal being raised; with `urgent` (2) the sender waits for the answer. `asks` (4) is for a put that
+// which is told instead of a signal being raised; with `urgent` (2) the sender waits for the answer, and with `together` (8) it may
+// come when others do. `asks` (4) is for a put that
 // has no notice: its sender wants to hear that it has landed, all the same. The answer is `ack`, in every header: how many segments
 // of the other way have landed in order, as the number of the next one. A frame of type ack is sent where nothing else goes that way.
+// One of type ack_aside says the same of another pair of NICs of the two ranks, so that several are told by one call of the system:
+// `lane` names the NICs as its sender does, `segment` is the number of the next one, `key` and `number` are lane and number of the
+// notice in the last that landed, by which its receiver knows that it is about the connections that it has now.
 #pragma once
 
 #include <array>
@@ -43,13 +47,14 @@ inline constexpr std::size_t kFrameCheckAt = 68;
 inline constexpr std::uint32_t kFrameMagic = 0x334c4343;  // "CCL3"
 inline constexpr std::uint64_t kSegmentBytes = 256 * 1024;
 
-enum class FrameType : std::uint8_t { put = 1, get_request = 2, get_reply = 3, ack = 4 };
+enum class FrameType : std::uint8_t { put = 1, get_request = 2, get_reply = 3, ack = 4, ack_aside = 5 };
 
 struct FrameHeader {
   FrameType type = FrameType::put;
   bool notice = false;
   bool urgent = false;
   bool asks = false;
+  bool together = false;
   std::uint16_t epoch = 0;
   std::int32_t signal = -1;
   std::uint32_t key = 0;

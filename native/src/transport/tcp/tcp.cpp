@@ -150,6 +150,13 @@ bool TcpTransport::unsent() const {
   });
 }
 
+bool TcpTransport::sources_are_free(const Path& path) const {
+  const Link* const link = find({path.peer, path.nic, path.peer_nic, 0});
+  return link == nullptr || !link->ended.ok() ||
+         (!link->bundle.holds_puts() && std::none_of(link->connections.begin(), link->connections.end(),
+                                                     [](const auto& each) { return each->unsent(); }));
+}
+
 std::size_t TcpTransport::n_connections() const {
   std::size_t n = 0;
   for (const auto& link : links_) n += link->connections.size();
@@ -205,9 +212,10 @@ void TcpTransport::look(Link& link, std::int64_t now_ns) const {
 }
 
 // Most links of a rank have nothing to do at a time.
-bool TcpTransport::idle(const Link& link, std::int64_t now_ns) {
+bool TcpTransport::idle(const Link& link, std::int64_t now_ns) const {
   const bool asked = link.faults != nullptr && link.faults->asked();
-  if (!link.ended.ok() || !link.bundle.quiet(now_ns) || asked || !link.connections.front()->nic_up()) return false;
+  if (!link.ended.ok() || !link.bundle.quiet(now_ns) || (looked_ && link.bundle.has_acks())) return false;
+  if (asked || !link.connections.front()->nic_up()) return false;
   return std::none_of(link.connections.begin(), link.connections.end(), [](const auto& connection) {
     return connection->readable() || connection->sendable() || connection->held();
   });
@@ -281,6 +289,11 @@ int TcpTransport::serve(Link& link, std::int64_t now_ns, std::vector<Completion>
     }
     held += connection.held();
   }
+  if (done == 0 && looked_ && link.bundle.has_acks()) {
+    ++done;
+    Connection& connection = *link.connections[link.turn % n];
+    if (Status status = connection.take_acks(completions); !status.ok()) end(link, std::move(status), true, now_ns);
+  }
   link.turn = (link.turn + 1) % n;
   // Asked again at the end: the segment that the first of them waits for may have come by the last.
   if (held == n && std::none_of(link.connections.begin(), link.connections.end(), [](const auto& one) { return one->readable(); }))
@@ -336,6 +349,7 @@ void TcpTransport::drop(std::size_t i, std::vector<Completion>& completions, std
       status.code = Code::peer_lost;
       status.message += "; no other connection to rank " + std::to_string(name.peer) + " is left";
     }
+    static_cast<void>(link.bundle.take_acks(completions));  // what is wrong with them is no news any more
     link.bundle.fail(status, completions);
     events.push_back({name.peer, name.nic, std::move(status), name.peer_nic});
     forget(link);
@@ -364,13 +378,48 @@ NicState TcpTransport::nic_state(std::uint16_t nic) const {
   return NicState::up;
 }
 
-int TcpTransport::serve_all(std::int64_t now_ns, std::vector<Completion>& completions, std::vector<LinkEvent>& events) {
+// What was said of links over other ones.
+int TcpTransport::take_asides(std::vector<Completion>& completions) {
+  const std::size_t before = completions.size();
+  for (const AckAside& aside : context_.asides) {
+    const auto nic = static_cast<std::uint16_t>(aside.frame.lane);  // its sender's peer is this rank
+    Link* const link = find({aside.peer, nic, static_cast<std::uint16_t>(aside.frame.lane >> 16), 0});
+    if (link == nullptr) continue;
+    link->bundle.acked_aside(aside.frame);
+    static_cast<void>(link->bundle.take_acks(completions));  // what was not sent is not taken for confirmed there
+  }
+  context_.asides.clear();
+  return static_cast<int>(completions.size() - before);
+}
+
+// No more comes to be confirmed at once: one link of each peer says it for all.
+int TcpTransport::confirm_together(std::int64_t now_ns, std::vector<Completion>& completions) {
+  int done = 0;
+  for (const Peer& peer : peers_) {
+    Link* by = nullptr;
+    for (Link* const link : peer.links) {
+      if (!link->bundle.ack_asked()) continue;
+      const bool speaks = link->ended.ok() && !link->mute_tx;
+      if (by != nullptr && speaks) {
+        by->bundle.add_aside(link->bundle.tell_aside(now_ns));
+      } else {
+        link->bundle.demand_ack();
+        if (speaks) by = link;
+      }
+    }
+    if (by != nullptr) done += serve(*by, now_ns, completions);
+  }
+  return done;
+}
+
+int TcpTransport::serve_all(std::int64_t now_ns, bool no_more, std::vector<Completion>& completions, std::vector<LinkEvent>& events) {
   int done = 0;
   bool ended = false;
   const std::size_t n = links_.size();
   const bool shaped = shapes();
   const bool queues = shaped || lined_up_;  // once more after the last rate is gone, so that nobody waits on
   lined_up_ = shaped;
+  context_.together = !queues;
   if (shaped) find_oldest();
   else context_.oldest_ns.clear();
   if (queues) line_up();
@@ -392,6 +441,8 @@ int TcpTransport::serve_all(std::int64_t now_ns, std::vector<Completion>& comple
   }
   next_ = (last + 1) % n;
   if (queues && line_up()) ++done;
+  if (no_more && context_.n_asked > 0) done += confirm_together(now_ns, completions);
+  if (!context_.asides.empty()) done += take_asides(completions);
   serving_ = false;
   ended = std::exchange(retired_, false) || ended;
   for (std::size_t i = n; ended && i-- > 0;) {
@@ -405,13 +456,16 @@ int TcpTransport::serve_all(std::int64_t now_ns, std::vector<Completion>& comple
 int TcpTransport::poll(std::int64_t now_ns, std::vector<Completion>& completions, std::vector<LinkEvent>& events) {
   polled_ns_ = now_ns;
   if (links_.empty()) return 0;
+  looked_ = false;
+  const bool no_more = std::exchange(no_more_, false);
   if (busy_ && ++unlooked_ < kMostUnlooked) {
-    const int done = serve_all(now_ns, completions, events);
+    const int done = serve_all(now_ns, no_more, completions, events);
     if (done > 0 || links_.empty()) return done;
   }
   unlooked_ = 0;
   poller_.collect([](void* owner, std::uint32_t edges) { static_cast<Connection*>(owner)->edges(edges); });
-  const int done = serve_all(now_ns, completions, events);
+  looked_ = true;
+  const int done = serve_all(now_ns, no_more, completions, events);
   busy_ = done > 0;
   return done;
 }
@@ -421,6 +475,7 @@ void TcpTransport::wait_set(std::vector<pollfd>& descriptors, std::int64_t& wake
   descriptors.push_back({poller_.fd(), POLLIN, 0});
   for (const auto& link : links_) {
     if (!link->ended.ok()) wake_ns = std::min(wake_ns, link->deadline_ns);
+    else if (link->bundle.has_acks()) wake_ns = 0;  // whoever waits for what they complete sleeps no more
     link->bundle.wake(wake_ns);
     // Nobody rings when a silence is undone.
     if (link->mute_tx || link->mute_rx) wake_ns = std::min(wake_ns, polled_ns_ + kLookNs);

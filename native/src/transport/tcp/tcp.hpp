@@ -68,6 +68,9 @@ class TcpTransport final : public NicTransport {
   Status get(const Get& get) override;
   void set_receiver(Receiver* receiver) override { context_.receiver = receiver; }
   void retire(const Path& path) override;
+  bool sources_are_free(const Path& path) const override;
+  void expects_no_more() override { no_more_ = true; }
+  bool owes_confirmations() const override { return context_.n_asked > 0; }
   NicState nic_state(std::uint16_t nic) const override;
   std::uint64_t nic_bytes_per_s(std::uint16_t nic) const override { return nic < nics_.size() ? Shaper::rate_of(nics_[nic]) : 0; }
   int poll(std::int64_t now_ns, std::vector<Completion>& completions, std::vector<LinkEvent>& events) override;
@@ -95,12 +98,14 @@ class TcpTransport final : public NicTransport {
   Status check_connection(const ConnectionName& name, int fd, std::uint16_t epoch) const;
   Link* find(const ConnectionName& name) const;
   Result<Link*> choose(std::int32_t peer, std::uint16_t nic, std::uint16_t peer_nic, const Tag& tag) const;
-  int serve_all(std::int64_t now_ns, std::vector<Completion>& completions, std::vector<LinkEvent>& events);
-  static bool idle(const Link& link, std::int64_t now_ns);
+  int serve_all(std::int64_t now_ns, bool no_more, std::vector<Completion>& completions, std::vector<LinkEvent>& events);
+  bool idle(const Link& link, std::int64_t now_ns) const;
   bool calm() const;
   bool shapes() const;
   void find_oldest();
   bool line_up();
+  int take_asides(std::vector<Completion>& completions);
+  int confirm_together(std::int64_t now_ns, std::vector<Completion>& completions);
   int serve(Link& link, std::int64_t now_ns, std::vector<Completion>& completions);
   void look(Link& link, std::int64_t now_ns) const;
   int drain(Link& link, std::int64_t now_ns, std::vector<Completion>& completions);
@@ -124,6 +129,8 @@ class TcpTransport final : public NicTransport {
   bool retired_ = false;        // one of them is
   bool busy_ = false;           // the last poll did something
   int unlooked_ = 0;            // polls since the poller was asked
+  bool no_more_ = false;        // was said since the last poll
+  bool looked_ = false;         // it was in this poll: what is not there now comes later
   std::int64_t polled_ns_ = 0;  // the time of the last poll, which is what wait_set judges by
 };
 

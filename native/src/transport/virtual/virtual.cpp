@@ -145,6 +145,13 @@ void VirtualTransport::forget(std::uint32_t id) {
   std::erase_if(failures_, [&](const Failure& each) { return each.link == id; });
 }
 
+bool VirtualTransport::sources_are_free(const Path& path) const {
+  const VirtualNetwork::Link* const link = link_of(path);
+  if (link == nullptr) return true;
+  const VirtualNetwork::Direction& way = link->way[end_of(*link, path)];
+  return way.to_send >= way.ops.size();
+}
+
 NicState VirtualTransport::nic_state(std::uint16_t nic) const {
   return network_.nic(network_.options_.node_of[static_cast<std::size_t>(rank_)], nic).state;
 }

@@ -42,6 +42,7 @@ class VirtualTransport final : public Transport {
   Status get(const Get& get) override;
   void set_receiver(Receiver* receiver) override { receiver_ = receiver; }
   void retire(const Path& path) override;
+  bool sources_are_free(const Path& path) const override;
   NicState nic_state(std::uint16_t nic) const override;
   int poll(std::int64_t now_ns, std::vector<Completion>& completions, std::vector<LinkEvent>& events) override;
   void wait_set(std::vector<pollfd>& descriptors, std::int64_t& wake_ns) const override;
