@@ -28,7 +28,7 @@ def paired_finish(in_place: bool, topology: Topology, count: int, itemsize: int,
 
     Blocks of `count` elements, on one channel; merge: False evaluates every rank, target: code for one of _core.vector_targets(), for
     tests. Raises Inapplicable where ranks are not in step with each other (nodes are no powers of two, NICs shared or lost), where switches
-    add latency; UsageError after 13 days. Cost: nothing where all ranks are alike, else 0.5 ns a put with AVX-512.
+    add latency; UsageError after 13 days. Cost: nothing where all ranks are alike, else 1 ns a put with AVX-512.
     """
     n, links, nbytes = topology.n_ranks, topology.links, count * itemsize
     ranks = np.arange(n)
@@ -51,7 +51,8 @@ def paired_finish(in_place: bool, topology: Topology, count: int, itemsize: int,
     alike = merge and not changes and all((each == each[0]).all() for each in columns.values())
     finish = np.zeros(n, np.int64)
     status = _core.simulate_paired({
-        "ranks": n, "group": group, "in_place": in_place, "alike": alike, "alpha_ps": alpha_ps, "nbytes": nbytes, "links": len(links), "target": target,
+        "ranks": n, "group": group, "in_place": in_place, "alike": alike, "alpha_ps": alpha_ps, "nbytes": nbytes,
+        "links": len(links), "target": target,
         **{name: np.ascontiguousarray(each, np.int64) for name, each in columns.items()},
         **{f"{name}_link": np.ascontiguousarray(each if changes else each[:0], np.int32) for name, each in (("tx", tx), ("rx", rx))},
         **{f"{name}_bytes_per_s": np.ascontiguousarray(links.bytes_per_s[each if changes else each[:0]])
