@@ -108,7 +108,7 @@ class Outline:
     factor; `told_about`: as many of them as are told, if what comes several times is told once (Builder.repeat). `loops` where the schedule
     is made of rings; `node_phase(owners)` a Schedule of one node, where the ranks of these local indices take part in rings: what happens
     inside it before they begin; `chains` where it is made of chains, `pairs` where every rank puts to every other one,
-    `rails` where blocks meet inside nodes first.
+    `rails` where blocks meet inside nodes first; `paired` where, on one channel, rank r exchanges a block with r xor 1, r xor 2, …
     """
 
     collective: str
@@ -127,6 +127,7 @@ class Outline:
     chains: Chains | None = None
     pairs: Pairs | None = None
     rails: Rails | None = None
+    paired: bool = False
 
     @cached_property
     def _unrolled(self) -> Schedule:

@@ -84,8 +84,9 @@ def outline(collective: str, topology: Topology | int, nbytes: Size = "1MiB", *,
     chains = found.chains(problem) if found.chains else None
     pairs = found.pairs(problem) if found.pairs else None
     rails = found.rails(problem) if found.rails else None
+    paired = found.paired is not None and found.paired(problem)
     return Outline(collective, chosen, problem.n, problem.in_place, problem.nbytes, dtype, redop, why, emit, about, told, loops,
-                   node_phase, chains, pairs, rails)
+                   node_phase, chains, pairs, rails, paired)
 
 
 def _check_fits(problem: Problem, algorithm: str) -> None:

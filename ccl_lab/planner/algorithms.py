@@ -77,7 +77,8 @@ class Algorithm(NamedTuple):
     """One row: `build(problem)`, `cost(problem)`, and `misfit(problem)`, empty where it can be used.
 
     Of algorithms on rings also `loops(problem)`, what they repeat, and `node_phase(problem)`, what comes before it in each node (Outline);
-    of those on chains `chains(problem)`, of direct ones `pairs(problem)`, of those along rails `rails(problem)`.
+    of those on chains `chains(problem)`, of direct ones `pairs(problem)`, of those along rails `rails(problem)`, of
+    exchanges `paired(problem)`.
     """
 
     build: Callable[[Problem], Builder]
@@ -88,11 +89,12 @@ class Algorithm(NamedTuple):
     chains: Callable[[Problem], Chains] | None = None
     pairs: Callable[[Problem], Pairs | None] | None = None
     rails: Callable[[Problem], Rails | None] | None = None
+    paired: Callable[[Problem], bool] | None = None
 
 
 _ALL_TO_ALL = {
     "direct": Algorithm(all_to_all_direct.direct, formulas.all_to_all_direct, pairs=all_to_all_direct.pairs),
-    "paired": Algorithm(all_to_all_paired.paired, formulas.all_to_all_paired),
+    "paired": Algorithm(all_to_all_paired.paired, formulas.all_to_all_paired, paired=all_to_all_paired.in_step),
     "hierarchical": Algorithm(all_to_all_hierarchical.hierarchical, formulas.all_to_all_hierarchical, nodes_of_equal_size,
                               rails=all_to_all_hierarchical.rails),
     "one_pass": Algorithm(all_to_all_one_pass.one_pass, formulas_mapped.all_to_all_one_pass, unshared),

@@ -29,6 +29,12 @@ def paired(problem: Problem) -> Builder:
     return b
 
 
+def in_step(problem: Problem) -> bool:
+    """Whether all ranks exchange a block with one other in every step, on one channel."""
+    n = problem.n
+    return n & (n - 1) == 0 and problem.counts is None and problem.slices(problem.nics_per_rank, problem.block_bytes) == 1
+
+
 def rounds(n: int) -> range:
     """Steps of the exchange."""
     return range(1, n) if n & (n - 1) == 0 else range(n)

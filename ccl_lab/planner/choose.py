@@ -84,6 +84,8 @@ def _long(problem: Problem, candidate: Candidate, outlined: bool) -> bool:
         return False
     if algorithm.pairs and _pairs_fit(problem.topology) and algorithm.pairs(problem) is not None:
         return False
+    if algorithm.paired and _in_step(problem):
+        return False
     if algorithm.rails and not problem.topology.tiers_add_latency and algorithm.rails(problem) is not None:
         return False
     loops = algorithm.loops if candidate.name not in BOTH_WAYS else None
@@ -97,6 +99,15 @@ def _pairs_fit(topology: Topology) -> bool:
     ranks, nics = topology.gpus_per_node, topology.nics_per_node
     whole = bool(np.all(topology.nic_bytes_per_s > 0)) and bool(np.all(topology.ranks_per_node == ranks))
     return whole and not topology.tiers_add_latency and (ranks % nics == 0 or nics % ranks == 0)
+
+
+def _in_step(problem: Problem) -> bool:
+    """Whether exchanges keep all ranks in step with each other (simulator/paired.py)."""
+    topology, algorithm = problem.topology, ALGORITHMS[problem.collective]["paired"]
+    own = topology.nics_per_node >= topology.gpus_per_node and bool(np.all(topology.nic_bytes_per_s > 0))
+    even = problem.n == topology.gpus_per_node * topology.n_nodes
+    flat = not topology.tiers_add_latency
+    return own and even and flat and algorithm.paired is not None and algorithm.paired(problem)
 
 
 # Partners swap all they hold, in blocks that lie apart: as many puts in a row as there are blocks.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import Inapplicable
+from ..errors import Inapplicable, UsageError
 from ..topo import Topology, duration_ps
 
 I64 = npt.NDArray[np.int64]
@@ -26,9 +26,12 @@ def period(columns: list[npt.NDArray[Any]]) -> int:
 
 
 def busy_ps(nbytes: int, rates: I64) -> I64:
-    """Picoseconds that bytes need at each rate."""
+    """Picoseconds that bytes need at each rate; UsageError after 13 days."""
     rate, which = np.unique(rates, return_inverse=True)
-    return np.array([duration_ps(nbytes, int(each)) for each in rate], np.int64)[which].reshape(rates.shape)
+    times = [duration_ps(nbytes, int(each)) for each in rate]
+    if max(times, default=0) > 2**60:
+        raise UsageError("the schedule would take more than 13 days: raise the rates or lower the size.")
+    return np.array(times, np.int64)[which].reshape(rates.shape)
 
 
 def no_tiers(topology: Topology) -> None:

@@ -5,6 +5,7 @@
     chains                chains.py      ranks along which chunks are passed on
     pairs                 pairs.py       every rank puts to every other one
     rails                 rails.py       blocks meet inside nodes, then cross to the same place of each other node
+    exchanges             paired.py      two ranks exchange a block, step by step
     anything else         flow.py        ops are timed while they are planned
 
 Is: the choice, and the Summary. Is not: arithmetic. Invariant: the times are those of exact.py on the unrolled schedule, to the picosecond,
@@ -28,6 +29,7 @@ from .exact import Late, late_times_ps, picoseconds
 from .flow import flow_finish
 from .hierarchy import hierarchical_finish
 from .loops import I64, flat_finish
+from .paired import paired_finish
 from .pairs import pair_finish
 from .rails import rail_finish
 from .summary import Summary
@@ -69,6 +71,14 @@ def finish_times(outline: Outline, topology: Topology, nbytes: Size | None = Non
         try:
             found, counts = finish(part, topology, outline.count_of(size, dtype), itemsize, late_ps, alpha_ps, changes, merge=merge)
             return found, {"as": kind, **counts}
+        except Inapplicable:
+            if outline.told_about > _MOST_TOLD:
+                raise
+    if outline.paired:
+        try:
+            found, counts = paired_finish(outline.in_place, topology, outline.count_of(size, dtype), itemsize, late_ps, alpha_ps, changes,
+                                          merge=merge)
+            return found, {"as": "exchanges", **counts}
         except Inapplicable:
             if outline.told_about > _MOST_TOLD:
                 raise

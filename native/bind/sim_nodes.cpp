@@ -9,6 +9,7 @@
 #include "columns.hpp"
 #include "gil.hpp"
 #include "sim/chains.hpp"
+#include "sim/paired.hpp"
 #include "sim/pairs.hpp"
 #include "sim/rails.hpp"
 
@@ -33,6 +34,23 @@ std::tuple<int, std::int64_t, std::int64_t, std::int64_t> simulate_chains(const 
 }
 
 ccl_lab::sim::Target target_of(const ccl_lab::bind::Columns& c) { return static_cast<ccl_lab::sim::Target>(c.number("target")); }
+
+int simulate_paired(const nb::dict& columns) {
+  const ccl_lab::bind::Columns c(columns);
+  using I64 = const std::int64_t;
+  using I32 = const std::int32_t;
+  const ccl_lab::sim::PairedInput in{
+      .ranks = c.number("ranks"), .group = c.number("group"), .alike = c.number("alike") != 0,
+      .in_place = c.number("in_place") != 0, .late_ps = c.get<I64>("late_ps"), .begin_ps = c.get<I64>("begin_ps"), .copy_ps = c.get<I64>("copy_ps"),
+      .far = {c.get<I64>("tx_ps"), c.get<I64>("rx_ps"), c.get<I64>("tx_latency_ps"), c.get<I64>("rx_latency_ps")},
+      .near = {c.get<I64>("near_tx_ps"), c.get<I64>("near_rx_ps"), c.get<I64>("near_tx_latency_ps"), c.get<I64>("near_rx_latency_ps")},
+      .alpha_ps = c.number("alpha_ps"), .nbytes = c.number("nbytes"), .tx_link = c.get<I32>("tx_link"), .rx_link = c.get<I32>("rx_link"),
+      .tx_bytes_per_s = c.get<I64>("tx_bytes_per_s"), .rx_bytes_per_s = c.get<I64>("rx_bytes_per_s"), .links = c.number("links"),
+      .changes = c.changes(), .target = target_of(c)};
+  const auto finish_ps = c.get<std::int64_t>("finish_ps");
+  const ccl_lab::Unlocked unlocked;
+  return static_cast<int>(ccl_lab::sim::simulate_paired(in, finish_ps));
+}
 
 int simulate_rails(const nb::dict& columns) {
   const ccl_lab::bind::Columns c(columns);
@@ -86,6 +104,8 @@ void bind_sim_nodes(nb::module_& m) {
   m.def("simulate_rails", &simulate_rails, nb::arg("columns"),
         "Times of the puts of a hierarchical all_to_all, into the columns arrived_ps, left_ps, seen_ps, near_left_ps; returns the status, as "
         "native/src/sim/rails.hpp says. Use ccl_lab.simulate.");
+  m.def("simulate_paired", &simulate_paired, nb::arg("columns"),
+        "Times of pairwise exchanges, into the column finish_ps; returns the status, as native/src/sim/paired.hpp says. Use ccl_lab.simulate.");
   m.def("vector_targets", [] {
     std::vector<int> found;
     for (const auto target : {ccl_lab::sim::Target::base, ccl_lab::sim::Target::avx2, ccl_lab::sim::Target::avx512})
