@@ -3,6 +3,8 @@
     lane of all nodes        ring passes on the first share, then the blocks of rounds in which outsiders meet (lane_meeting)
     lane of members only     the reduce-scatters for those meetings, from the beginning on
 
+Where both ends are tight, steps are a timetable (decision 17).
+
 Is: from shares to lanes, regions, waves and ops, and the load of every NIC, which is what the estimate is made of. Is not: the choice
 of shares (all_reduce_resilient, all_reduce_recursive, all_reduce_optcc). Invariant: load is bytes over a NIC per byte of the message.
 """
@@ -28,7 +30,12 @@ MOST_WAVES = 64  # twice as many where both ends are tight
 # What the simulator, whose links serve in a fixed order, adds to the estimate where outsiders add, or levels share lanes.
 SLACK_THROUGH, SLACK_LEVELS = 1.2, 1.65
 MOST_ROWS = 2_000_000  # ops of a plan, about
-PARTS_PER_CHUNK = 4  # so that chunks of a region differ by a quarter at most, and by nothing where slices are equal
+PARTS_PER_CHUNK = 16  # so that chunks are as long as shares say to within 1/32, or exactly where slices are equal
+PIECE = 16  # ticks of a timetable that a piece of a meeting takes: shares of it tell chunks of other lengths apart
+AHEAD = 8 * PIECE  # ticks between what ranks of a node do with a wave and its next use: to put it to one another, to add, to pass it on
+# Blocks between the end of the reduce-scatters and that of the meetings: the last unit is met, then goes round, and its last sections
+# came half a block later than its first.
+BLOCKS_AFTER = 2.5
 
 
 class Level(NamedTuple):
@@ -136,7 +143,7 @@ def depth_of(problem: Problem, shares: Shares, most_waves: int = MOST_WAVES) -> 
     members = max([len(level.members) for level in shares.levels], default=1)
     waves, pieces = 1, 1
     if shares.levels:
-        finer, most_waves = (4, 2 * most_waves) if shares.tight else (1, most_waves)
+        finer, most_waves = (6, 2 * most_waves) if shares.tight else (1, most_waves)
         waves = _power_of_two(finer * np.sqrt(problem.nbytes * found.meeting / (members * (hop / 4 + CHUNK_SECONDS))), most_waves)
         while waves > 1 and len(shares.levels) * waves * members * topology.n_nodes * lane * 16 > MOST_ROWS:
             waves //= 2
@@ -181,8 +188,7 @@ def estimate(problem: Problem, shares: Shares, most_waves: int = MOST_WAVES) -> 
     """T = max(lanes of all + a tail of 1/K of the meetings, lanes of members + a block) + what nodes do inside + latency."""
     found, depth, at = allocate(problem.topology, shares), depth_of(problem, shares, most_waves), machine(problem.topology)
     size, n, hop = problem.nbytes, problem.topology.n_nodes, OP_SECONDS + at.alpha_nic
-    block = found.meeting / depth.waves
-    wire = size * max(found.common + block, found.apart_seconds + 2 * block if shares.levels else 0.0)
+    wire = size * _wire(found, shares, depth)
     lane = len(found.ring.channel)
     pieces = max(1, depth.ring_depth)
     steps = depth.passes * (2 * n - 2) if shares.ring else 0
@@ -192,7 +198,9 @@ def estimate(problem: Problem, shares: Shares, most_waves: int = MOST_WAVES) -> 
         turns = number_of_rounds(len(level.members), len(level.outsiders))
         piece = size * level.share / lane / depth.waves / len(level.members) / depth.pieces
         gap = hop + at.add(piece) - (depth.pieces - 1) * piece / at.one_nic
-        slow += (depth.waves + 1) * turns * max(2 * depth.pieces * OP_SECONDS, gap)
+        # Ops of a round that are started while its pieces are under way cost nothing more.
+        ops = 2 * depth.pieces * OP_SECONDS - (depth.pieces * piece / at.one_nic if shares.tight else 0.0)
+        slow += (depth.waves + 1) * turns * max(ops, gap, 0.0)
         steps += (depth.waves + 1) * turns
     group = at.group
     inside = 2 * (group - 1) / group * size / at.fabric + at.add(size / group, group) if group > 1 else 0.0
@@ -203,6 +211,21 @@ def estimate(problem: Problem, shares: Shares, most_waves: int = MOST_WAVES) -> 
     return Cost(seconds, steps + (2 if group > 1 else 0), float(found.load.sum(axis=1).max()) * size, crossed)
 
 
+def _wire(found: Allocation, shares: Shares, depth: Depth) -> float:
+    """Seconds per byte of the message until the lanes of all have ended, and those of members with what waits for them."""
+    block, unit = found.meeting / depth.waves, found.apart_seconds / depth.waves
+    if not shares.tight:
+        return max(found.common + block, found.apart_seconds + 2 * block if shares.levels else 0.0)
+    # The first unit is summed up while the ring has the lanes of all; another one, on these, in the first block.
+    head = max(0.0, unit - (found.common - found.meeting))
+    return max(head + found.common + block, found.apart_seconds - unit * (early_unit(depth) >= 0) + BLOCKS_AFTER * block)
+
+
+def early_unit(depth: Depth) -> int:
+    """Which unit's reduce-scatter goes with the first block: the third, so that its sums are there when they are met; -1 for none."""
+    return min(2, depth.waves - 1) if depth.waves > 1 else -1
+
+
 def _regions(shares: list[np.ndarray], least: list[int]) -> tuple[list[tuple[I64, I64]], int]:
     """(lo, hi) parts of the slices of each job, and the number of parts; a slice has `least` of its job's parts at least."""
     flat = np.concatenate(shares)
@@ -210,7 +233,7 @@ def _regions(shares: list[np.ndarray], least: list[int]) -> tuple[list[tuple[I64
     most = max(int(np.max(floor / np.maximum(flat, 1e-12) * (flat > 0.02))), int(floor.sum()))
     total = most * (1 if _even(flat, floor) else PARTS_PER_CHUNK)
     size = np.maximum(np.round(flat / flat.sum() * total).astype(np.int64), floor)
-    size = (size + floor // 2) // floor * floor if _even(flat, floor) else size
+    size = np.maximum((size + floor // 2) // floor, 1) * floor  # equal chunks, so that no round waits for a longer one
     end = np.cumsum(size)
     cuts = np.cumsum([len(share) for share in shares])[:-1]
     return list(zip(np.split(end - size, cuts), np.split(end, cuts), strict=True)), int(end[-1])
@@ -241,12 +264,15 @@ def build(problem: Problem, name: str, shares: Shares, most_waves: int = MOST_WA
     regions, parts = _regions(sizes, least) if len(sizes) > 1 else _in_shares(found.ring.weight, least[0])
     outside = max([len(level.outsiders) for level in shares.levels], default=0)
     channels = _channels(topology, found, shares)
-    frame = Frame(problem.builder(name, channels=channels, parts=parts, scratch_blocks=topology.gpus_per_node + outside), topology,
+    frame = Frame(problem.builder(name, channels=channels, parts=parts, scratch_blocks=topology.gpus_per_node + outside,
+                                  timetable=shares.tight and bool(shares.levels)), topology,
                   found.local, ids=iter(range(channels)))
     every = np.arange(len(weight))
     ring = Ring(frame, Role.of(found.ring, every, order), *regions.pop(0), depth.passes, depth.ring_depth) if shares.ring > 0 else None
-    meetings = [_meeting(frame, found, i, level, region, depth, shares.through)
+    meetings = [_meeting(frame, found, i, level, region, depth, shares)
                 for i, (level, region) in enumerate(zip(shares.levels, regions, strict=True))]
+    if frame.b.timetable:
+        _timetable(frame, ring, meetings[0], depth)
     _inside(frame, ring, meetings, depth)
     for index in range(depth.passes if ring else 0):
         ring.run(index)
@@ -254,6 +280,14 @@ def build(problem: Problem, name: str, shares: Shares, most_waves: int = MOST_WA
         meeting.blocks()
     frame.arrive()
     return frame.b
+
+
+def _timetable(frame: Frame, ring: Ring | None, meeting: Meeting, depth: Depth) -> None:
+    """Steps are ticks, PIECE of them as long as a piece of the meeting takes: its blocks come after the ring."""
+    if ring is not None:
+        length = [float(np.diff(job.starts[:, :2]).mean()) for job in (ring, meeting)]
+        ring.tick = PIECE * length[0] / length[1]
+    meeting.timed(PIECE, ring.at(depth.passes) if ring is not None else 0)
 
 
 def _channels(topology: Topology, found: Allocation, shares: Shares) -> int:
@@ -267,17 +301,18 @@ def _channels(topology: Topology, found: Allocation, shares: Shares) -> int:
     return max(numbers, found.local + 1, *(channel + 1 for channel in used))
 
 
-def _meeting(frame: Frame, found: Allocation, i: int, level: Level, region: tuple[I64, I64], depth: Depth, through: bool) -> Meeting:
+def _meeting(frame: Frame, found: Allocation, i: int, level: Level, region: tuple[I64, I64], depth: Depth, shares: Shares) -> Meeting:
     every, apart = np.arange(len(found.ring.channel)), found.apart[i]
     meet = Role.of(found.ring, every, (*level.members, *level.outsiders))
     members = len(level.members)
-    alternate = every % 2 == (0 if through and len(level.outsiders) == 1 else 2)
+    alternate = every % 2 == (0 if shares.through and len(level.outsiders) == 1 else 2)
+    early = early_unit(depth) if shares.tight and members > 1 else -1
     if apart is None:
         away, lane_of = Role(np.zeros(0, np.int64), np.zeros((0, members), np.int64)), np.full((len(every), depth.waves), -1)
     else:
         away = Role.of(apart, np.arange(len(apart.channel)), level.members)
         lane_of = _lanes_of_units(apart, found.fraction[i], len(every), depth.waves)
-    return Meeting(frame, members, meet, away, lane_of, *region, depth.waves, depth.pieces, alternate)
+    return Meeting(frame, members, meet, away, lane_of, *region, depth.waves, depth.pieces, alternate, early)
 
 
 def _lanes_of_units(apart: Lanes, fraction: float, slices: int, waves: int) -> I64:
@@ -296,13 +331,20 @@ def _inside(frame: Frame, ring: Ring | None, meetings: list[Meeting], depth: Dep
     """Sums inside the nodes, wave by wave in the order in which they are needed; a wave is on its way while the one before is added."""
     if frame.group == 1:
         return
-    jobs = [(wave / depth.passes, 0, ring, wave) for wave in range(depth.passes)] if ring else []
-    jobs += [((wave + 0.5) / depth.waves, 1 + i, meeting, wave) for i, meeting in enumerate(meetings) for wave in range(depth.waves)]
+    timed = frame.b.timetable
+    jobs = [(float(ring.at(wave) if timed else wave / depth.passes), 0, ring, wave) for wave in range(depth.passes)] if ring else []
+    for i, meeting in enumerate(meetings):
+        when = meeting.needed() if timed else (np.arange(depth.waves) + 0.5) / depth.waves
+        jobs += [(float(when[wave]), 1 + i, meeting, wave) for wave in range(depth.waves)]
     jobs.sort(key=lambda job: job[:2])
     for i in range(len(jobs) + 1):
+        add = max(0, round(jobs[i - 1][0]) - AHEAD) if i else 0
         if i < len(jobs):
+            put = round(jobs[i][0]) - 2 * AHEAD
+            frame.b.step = max(frame.b.step, min(put, add)) if timed else frame.b.step
             jobs[i][2].scatter(jobs[i][3])
         if i > 0:
+            frame.b.step = max(frame.b.step, add) if timed else frame.b.step
             jobs[i - 1][2].add(jobs[i - 1][3])
 
 

@@ -19,7 +19,7 @@ from .problem import Problem
 
 # Of the y of the formula: the less, the more time the lanes of the healthy have to spare for the latency of their stages. The
 # estimate says which.
-KEPT = (1.0, 0.975, 0.95, 0.925, 0.9, 0.85)
+KEPT = (1.0, 0.99, 0.98, 0.97, 0.96, 0.95, 0.925, 0.9, 0.85)
 
 
 def split_optcc(problem: Problem) -> Split:

@@ -23,8 +23,9 @@ from .problem import Problem
 
 # A node whose rate is this close to the best is as good as healthy.
 SAME = 0.995
-# What the simulator adds to the estimate where sums inside the nodes come before meetings: `auto` counts it.
-SLACK_INSIDE = 1.5
+# What the simulator adds to the estimate where sums inside the nodes come before meetings: `auto` counts it. Less where a timetable says
+# when those sums are needed.
+SLACK_INSIDE, SLACK_TIMED = 1.5, 1.2
 
 
 class Split(NamedTuple):
@@ -95,7 +96,8 @@ def cost_of(problem: Problem, found: Split) -> Cost:
     if found.shares is not None:
         cost = all_reduce_lanes.estimate(problem, found.shares)
         inside = problem.topology.gpus_per_node > 1
-        return cost._replace(seconds=cost.seconds * SLACK_INSIDE) if inside and found.shares.levels else cost
+        slack = SLACK_TIMED if found.shares.tight else SLACK_INSIDE
+        return cost._replace(seconds=cost.seconds * slack) if inside and found.shares.levels else cost
     return all_reduce_lanes.estimate(problem, WHOLE) if is_degraded(problem.topology) else healthy_cost(problem)
 
 

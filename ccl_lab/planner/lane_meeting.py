@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..ir import Buffer, Ref
+from ..ir.builder import Ints
 from .degraded import I64
 from .lane_teams import Frame, Role, cut
 
@@ -84,16 +85,18 @@ class Meeting:
 
     meet: the lane of each slice, columns members, then outsiders. apart: lanes of members only, for the reduce-scatter; apart_of
     i64[S, waves]: which of them a unit takes, -1 for the slice's own. through: bool[S], slices in which the outsider adds.
+    early: unit whose reduce-scatter goes with the rounds of block 0, in which members have nothing to pass on; -1 for none.
     """
 
     def __init__(self, frame: Frame, members: int, meet: Role, apart: Role, apart_of: I64, lo: I64, hi: I64, waves: int, depth: int,
-                 through: np.ndarray) -> None:
+                 through: np.ndarray, early: int = -1) -> None:
         self.frame, self.members, self.meet, self.waves, self.depth, self.through = frame, members, meet, waves, depth, through
+        self.early, self.tick, self.begin = early, 0, 0
         self.outsiders = meet.rank.shape[1] - members
         self.starts = cut(lo, hi, waves * members * depth)
         size, lanes = len(lo), len(apart.channel) + 1
         every = np.arange(size)[:, None]
-        own = apart_of < 0
+        own = (apart_of < 0) | (np.arange(waves) == early)
         channels = np.append(apart.channel, -1)
         self.rs_channel = np.where(own, meet.channel[:, None], channels[apart_of])
         ranks = np.concatenate([apart.rank, np.zeros((1, members), np.int64)])
@@ -103,7 +106,36 @@ class Meeting:
         self.to_meet = frame.numbers(size * lanes)[taken]
         self.ready = frame.numbers(size * lanes)[taken] if frame.group > 1 else taken * 0
         self.outsider_ready = frame.numbers(size) if frame.group > 1 else every[:, 0] * 0
-        self.step = 0
+        self.rounds = rounds(members, self.outsiders)
+        # Whether reduce-scatters come between blocks.
+        self.mixed = bool(((self.rs_channel == meet.channel[:, None]) & (np.arange(waves) != early)).any())
+
+    # -- times
+
+    def timed(self, tick: int, begin: int) -> None:
+        """Steps are a timetable: a piece takes `tick`; lanes of all nodes are free from `begin` on, and block 0 waits for its sums."""
+        turns = [turn for turn, (waves, _) in enumerate(self._passes(range(self.waves), True)) if (waves == 0).any()]
+        ends = [self._hop_at(0, turn + 1, 0, 0, tick) for turn in turns]
+        self.tick, self.begin = tick, max([begin, *ends])
+
+    def needed(self) -> I64:
+        """Ticks from which on each unit's sums inside nodes are waited for, i64[waves]: when its reduce-scatter begins, on the slice's own
+        lane the first block; no later than those of the units after it, since signals of one number come in the order of units."""
+        found = np.full(self.waves, self._round_at(0, 0, 0))
+        for turn, (waves, _) in reversed(list(enumerate(self._passes(range(self.waves), True)))):
+            found[waves] = self._hop_at(0, turn, 0, 0)
+        return np.minimum.accumulate(found[::-1])[::-1]
+
+    def _hop_at(self, begin: int, turn: int, hop: int, i: int, tick: int | None = None) -> int:
+        """When piece i leaves for a hop of pass `turn` of those that begin at `begin`; it has come when the next one leaves."""
+        tick = self.tick if tick is None else tick
+        return begin + ((turn * (self.members - 1) + hop) * self.depth + i) * tick if tick else hop
+
+    def _round_at(self, block: int, turn: int, i: int) -> int:
+        """When piece i of a round leaves; round -1 of a block where there are reduce-scatters between blocks: when those begin."""
+        between = (self.members - 1) * self.mixed
+        every = block * (len(self.rounds) + between) + 2 * between
+        return self.begin + ((every + turn) * self.depth + i) * self.tick
 
     # -- places
 
@@ -140,63 +172,69 @@ class Meeting:
 
     # -- reduce-scatter among members
 
-    def _passes(self, waves: range, apart: bool) -> list[tuple[int, I64]]:
-        """(wave, slices) of the units on lanes of their own, or on the slice's: in a pass each channel is used once."""
-        found = []
+    def _passes(self, waves: range, apart: bool) -> list[tuple[I64, I64]]:
+        """(wave, slice) of the units on lanes of their own, or on the slice's: in pass k each channel has its k-th one."""
+        found: list[list[tuple[int, int]]] = []
+        seen: dict[int, int] = {}
         for wave in waves:
             channel = self.rs_channel[:, wave]
-            rows = np.flatnonzero((channel != self.meet.channel) == apart)
-            place = np.array([int((channel[rows[:i]] == channel[row]).sum()) for i, row in enumerate(rows)])
-            found += [(wave, rows[place == turn]) for turn in range(int(place.max()) + 1 if len(rows) else 0)]
-        return found
+            for row in np.flatnonzero((channel != self.meet.channel) == apart).tolist() if wave != self.early else []:
+                turn = seen[int(channel[row])] = seen.get(int(channel[row]), -1) + 1
+                found += [[] for _ in range(turn + 1 - len(found))]
+                found[turn].append((wave, row))
+        table = [np.array(each, np.int64) for each in found]
+        return [(each[:, 0], each[:, 1]) for each in table]
 
-    def reduce_scatters(self, waves: range, apart: bool) -> None:
+    def reduce_scatters(self, waves: range, apart: bool, begin: int = 0) -> None:
         """The section of position p ends at p, and goes to the rank that meets; a pass begins while the one before it ends."""
-        passes = self._passes(waves, apart)
-        hops = self.members - 1
+        passes, hops, b = self._passes(waves, apart), self.members - 1, self.frame.b
         for i in range(self.depth if passes else 0):
+            b.step = self._hop_at(begin, 0, 0, i)
             self._first_hop(*passes[0], i)
-        for index, (wave, slices) in enumerate(passes):
-            for step in range(hops):
+        for turn, (wave, slices) in enumerate(passes):
+            (at, p), unit = self._flat(slices), np.repeat(wave, self.members)
+            for hop in range(hops):
                 for i in range(self.depth):
-                    self._hop(wave, slices, step, i)
-                    if step == hops - 1 and index + 1 < len(passes):
-                        self._first_hop(*passes[index + 1], i)
-            if not hops and index + 1 < len(passes):
-                self._first_hop(*passes[index + 1], 0)
-            at, p = self._flat(slices)
-            lo, hi = self._section(at, wave, p)
-            rank = self.rs_rank[at, wave, p]
-            src = self.frame.b.output[lo:hi] if hops else self.frame.own(rank, lo, hi)
-            self.frame.hand_over(rank, self.meet.rank[at, p], src, lo, hi, self.rs_channel[at, wave], self.meet.channel[at],
-                                 self.to_meet[at, wave])
+                    b.step = self._hop_at(begin, turn, hop, i + 1)
+                    self._add(at, unit, p, hop, i)
+                    b.step = self._hop_at(begin, turn, hop + 1, i)
+                    if hop < hops - 1:
+                        self._pass_on(at, unit, p, hop + 1, i)
+                    elif turn + 1 < len(passes):
+                        self._first_hop(*passes[turn + 1], i)
+            if not hops and turn + 1 < len(passes):
+                self._first_hop(*passes[turn + 1], 0)
+            lo, hi = self._section(at, unit, p)
+            rank = self.rs_rank[at, unit, p]
+            src = b.output[lo:hi] if hops else self.frame.own(rank, lo, hi)
+            self.frame.hand_over(rank, self.meet.rank[at, p], src, lo, hi, self.rs_channel[at, unit], self.meet.channel[at],
+                                 self.to_meet[at, unit])
 
     def _flat(self, slices: I64) -> tuple[I64, I64]:
         """(slice, member) of rows slice by member."""
         return np.repeat(slices, self.members), np.tile(np.arange(self.members), len(slices))
 
-    def _first_hop(self, wave: int, slices: I64, i: int) -> None:
-        at, p = self._flat(slices)
-        rank, channel = self.rs_rank[at, wave, p], self.rs_channel[at, wave]
-        self.frame.b.step = self.step
+    def _first_hop(self, wave: I64, slices: I64, i: int) -> None:
+        (at, p), wave = self._flat(slices), np.repeat(wave, self.members)
         if i == 0:
-            self.frame.wait_own(rank, channel, self.ready[at, wave])
+            self.frame.wait_own(self.rs_rank[at, wave, p], self.rs_channel[at, wave], self.ready[at, wave])
         if self.members > 1:
-            lo, hi = self._piece(at, wave, p - 1, i)
-            self.frame.b.put(rank=rank, peer=self.rs_rank[at, wave, (p + 1) % self.members], src=self.frame.own(rank, lo, hi),
-                             dst=self.frame.landing(lo, hi), channel=channel)
+            self._pass_on(at, wave, p, 0, i)
 
-    def _hop(self, wave: int, slices: I64, step: int, i: int) -> None:
-        frame, b, m = self.frame, self.frame.b, self.members
-        at, p = self._flat(slices)
+    def _pass_on(self, at: I64, wave: I64, p: I64, hop: Ints, i: int) -> None:
+        """Members p put piece i of the section that is at its hop number `hop`: their own part, or the sum of those before."""
+        lo, hi = self._piece(at, wave, p - 1 - hop, i)
+        rank, own = self.rs_rank[at, wave, p], self.frame.own(self.rs_rank[at, wave, p], lo, hi)
+        self.frame.b.put(rank=rank, peer=self.rs_rank[at, wave, (p + 1) % self.members], channel=self.rs_channel[at, wave],
+                         src=own._replace(buf=np.where(hop == 0, own.buf, int(Buffer.output))), dst=self.frame.landing(lo, hi))
+
+    def _add(self, at: I64, wave: I64, p: I64, hop: Ints, i: int) -> None:
+        """Members p add to that of the member before them what is their own."""
+        frame, b = self.frame, self.frame.b
         rank, channel = self.rs_rank[at, wave, p], self.rs_channel[at, wave]
-        lo, hi = self._piece(at, wave, p - 2 - step, i)
-        b.step = self.step + step
-        b.wait(rank=rank, peer=self.rs_rank[at, wave, (p - 1) % m], channel=channel)
+        lo, hi = self._piece(at, wave, p - 2 - hop, i)
+        b.wait(rank=rank, peer=self.rs_rank[at, wave, (p - 1) % self.members], channel=channel)
         b.reduce(rank=rank, dst=b.output[lo:hi], srcs=[frame.landing(lo, hi), frame.own(rank, lo, hi)], channel=channel)
-        if step < m - 2:
-            b.step += 1
-            b.put(rank=rank, peer=self.rs_rank[at, wave, (p + 1) % m], src=b.output[lo:hi], dst=frame.landing(lo, hi), channel=channel)
 
     def _partial(self, at: I64, p: I64, wave: int, lo: I64, hi: I64) -> Ref:
         """The partial sum at the owner that meets: in OUTPUT, unless nobody has touched what is its own."""
@@ -209,27 +247,24 @@ class Meeting:
     def blocks(self) -> None:
         """All blocks; a reduce-scatter on the slice's own lane comes between blocks, two of them ahead."""
         kinds = [slices for slices in (np.flatnonzero(~self.through), np.flatnonzero(self.through)) if len(slices)]
-        every = rounds(self.members, self.outsiders)
-        last = self.waves + (2 if self.through.any() else 1)
+        turns, last = len(self.rounds), self.waves + (2 if self.through.any() else 1)
         self.reduce_scatters(range(self.waves), apart=True)
-        self.reduce_scatters(range(min(2, self.waves)), apart=False)
-        mixed = bool((self.rs_channel == self.meet.channel[:, None]).any())
+        self.reduce_scatters(range(min(2, self.waves)), apart=False, begin=self.begin)
         for block in range(last):
             # The first round is on its way before the last one is through, unless a reduce-scatter has its place between them.
-            for i in range(self.depth if mixed or block == 0 else 0):
+            for i in range(self.depth if self.mixed or block == 0 else 0):
                 for slices in kinds:
-                    self._put(slices, block, every[0], i)
-            for turn, now in enumerate(every):
-                ends = turn + 1 == len(every)
+                    self._put(slices, block, 0, i)
+            for turn in range(turns):
                 for i in range(self.depth):
                     for slices in kinds:
-                        self._receive(slices, block, now, i)
-                        if not ends:
-                            self._put(slices, block, every[turn + 1], i)
-                        elif not mixed:
-                            self._put(slices, block + 1, every[0], i)
-            if mixed:
-                self.reduce_scatters(range(block + 2, min(block + 3, self.waves)), apart=False)
+                        self._receive(slices, block, turn, i)
+                        if turn + 1 < turns:
+                            self._put(slices, block, turn + 1, i)
+                        elif not self.mixed:
+                            self._put(slices, block + 1, 0, i)
+            if self.mixed:
+                self.reduce_scatters(range(block + 2, min(block + 3, self.waves)), apart=False, begin=self._round_at(block, turns, 0))
             self._finish(block)
 
     def _stages(self, slices: I64, block: int) -> tuple[int, int, int]:
@@ -247,11 +282,11 @@ class Meeting:
                 found.append((self.meet.rank[slices, self.members + o], o, full, (full - 1) % self.members))
         return found
 
-    def _put(self, slices: I64, block: int, now: Round, i: int) -> None:
-        frame, b, channel = self.frame, self.frame.b, self.meet.channel[slices]
+    def _put(self, slices: I64, block: int, turn: int, i: int) -> None:
+        frame, b, channel, now = self.frame, self.frame.b, self.meet.channel[slices], self.rounds[turn]
         new, back, going = self._stages(slices, block)
         through = bool(self.through[slices[0]])
-        b.step = self.step
+        b.step = self._round_at(block, turn, i)
         for outsider, o, after, before in self._meets(slices, now):
             owner, source = self.meet.rank[slices, after], self.meet.rank[slices, before]
             if new >= 0 and through:
@@ -276,12 +311,23 @@ class Meeting:
                 done = b.output[lo:hi]
                 b.put(rank=self.meet.rank[at, p], peer=self.meet.rank[at, (p + 1) % self.members], src=done, dst=done,
                       channel=self.meet.channel[at])
+        if block == 0 and self.early >= 0:
+            self._put_early(slices, turn, i)
 
-    def _receive(self, slices: I64, block: int, now: Round, i: int) -> None:
-        frame, b, channel = self.frame, self.frame.b, self.meet.channel[slices]
+    def _put_early(self, slices: I64, turn: int, i: int) -> None:
+        """Sections of the early unit take the edges on which finished ones go in later blocks."""
+        if turn == i == 0:  # whoever sends later may be sent something now, which it adds to its own
+            at, p = self._flat(slices)
+            self.frame.wait_own(self.meet.rank[at, p], self.meet.channel[at], self.ready[at, self.early])
+        at, p, item = self._going(slices, self.rounds[turn])
+        if len(at):
+            self._pass_on(at, np.full(len(at), self.early), p, item, i)
+
+    def _receive(self, slices: I64, block: int, turn: int, i: int) -> None:
+        frame, b, channel, now = self.frame, self.frame.b, self.meet.channel[slices], self.rounds[turn]
         new, back, going = self._stages(slices, block)
         through = bool(self.through[slices[0]])
-        b.step = self.step
+        b.step = self._round_at(block, turn, i + 1)
         for outsider, o, after, before in self._meets(slices, now):
             owner, source = self.meet.rank[slices, after], self.meet.rank[slices, before]
             if new >= 0 and through:
@@ -305,6 +351,10 @@ class Meeting:
             at, p, _ = self._going(slices, now)
             if len(at):
                 b.wait(rank=self.meet.rank[at, (p + 1) % self.members], peer=self.meet.rank[at, p], channel=self.meet.channel[at])
+        if block == 0 and self.early >= 0:
+            at, p, item = self._going(slices, now)
+            if len(at):
+                self._add(at, np.full(len(at), self.early), (p + 1) % self.members, item, i)
 
     def _going(self, slices: I64, now: Round) -> tuple[I64, I64, I64]:
         """(slice, member, item) of every edge that carries a finished section."""

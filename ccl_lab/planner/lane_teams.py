@@ -149,11 +149,14 @@ def cut(lo: I64, hi: I64, count: int) -> I64:
 
 
 class Ring:
-    """Ring all_reduce of regions among all nodes: `waves` passes one after the other, each of `depth` chunks a step and node."""
+    """Ring all_reduce of regions among all nodes: `waves` passes one after the other, each of `depth` chunks a step and node.
+
+    tick: ticks of a timetable that a chunk takes, which slice by slice differ little; 0 where steps count hops.
+    """
 
     def __init__(self, frame: Frame, role: Role, lo: I64, hi: I64, waves: int, depth: int) -> None:
         self.frame, self.role, self.waves, self.depth = frame, role, waves, depth
-        self.nodes = role.rank.shape[1]
+        self.nodes, self.tick = role.rank.shape[1], 0.0
         self.starts = cut(lo, hi, waves * depth * self.nodes)
         self.ready = frame.numbers(len(lo)) if frame.group > 1 else np.zeros(len(lo), np.int64)
 
@@ -174,13 +177,18 @@ class Ring:
         rank, lo, hi, at = self._rows(wave)
         self.frame.add(rank, lo, hi, self.ready[at])
 
+    def at(self, wave: int, step: int = 0, chunk: int = 0) -> int:
+        """The step of a schedule at which `chunk` chunks of `step` have come; what has come is passed on at once, and waits at the NIC."""
+        hops = wave * (2 * self.nodes - 2) + step
+        return round((hops * self.depth + chunk) * self.tick) if self.tick else hops
+
     def run(self, wave: int) -> None:
         """One pass: what arrived at a step goes on at the next; then the result goes round the node."""
         frame, b, n = self.frame, self.frame.b, self.nodes
         rank, lo, hi, at = self._rows(wave)
         channel, node = self.role.channel[at], np.tile(np.arange(n), len(self.starts))
         ahead, behind = np.roll(self.role.rank, -1, axis=1).ravel(), np.roll(self.role.rank, 1, axis=1).ravel()
-        b.step = wave * (2 * n - 2)
+        b.step = self.at(wave)
         frame.wait_own(rank, channel, self.ready[at])
 
         def chunk(position: I64, i: int) -> tuple[I64, I64]:
@@ -194,11 +202,11 @@ class Ring:
             for i in range(self.depth):
                 arrived = chunk(node - 1 - step, i)
                 done = b.output[arrived[0] : arrived[1]]
-                b.step = wave * (2 * n - 2) + step
+                b.step = self.at(wave, step, i + 1)
                 b.wait(rank=rank, peer=behind, channel=channel)
                 if step < n - 1:
                     b.reduce(rank=rank, dst=done, srcs=[frame.landing(*arrived), frame.own(rank, *arrived)], channel=channel)
                 if step < 2 * n - 3:
-                    b.step += 1
+                    b.step = b.step if self.tick else self.at(wave, step + 1)
                     b.put(rank=rank, peer=ahead, src=done, dst=frame.landing(*arrived) if step + 1 < n - 1 else done, channel=channel)
         frame.hand_round(rank, lo, hi, channel)

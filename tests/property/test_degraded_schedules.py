@@ -37,6 +37,17 @@ def random_loss(dice: random.Random) -> Topology:
     return topology
 
 
+@pytest.mark.parametrize(("nodes", "group", "nics", "lost"), [
+    (3, 2, 4, 1), (4, 2, 8, 4), (4, 3, 3, 1), (5, 4, 4, 2), (4, 1, 8, 3), (6, 1, 4, 1)])
+def test_a_mix_of_many_units_is_right(nodes: int, group: int, nics: int, lost: int) -> None:
+    """Slow NICs make units many: sums inside nodes come in the order of units, whichever is needed first, as their signals are counted."""
+    topology = Topology.cluster(nodes, group, nics, nic_gbits_per_s=4).without(*[(0, nic) for nic in range(lost)])
+    schedule = plan("all_reduce", topology, "4MiB", algorithm="mix")
+    assert schedule.timetable
+    verify(schedule, topology=topology)
+    agrees(schedule, 4099, None)
+
+
 @pytest.mark.parametrize(("collective", "name"), NAMES)
 def test_any_loss_is_planned_right(collective: str, name: str, seed: int) -> None:
     for index in range(CASES):

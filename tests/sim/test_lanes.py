@@ -144,8 +144,8 @@ def test_what_falls_back_to_balance_is_timed_as_balance(name: str) -> None:
 def test_what_has_another_form_is_not_timed_as_balance() -> None:
     """Meetings with the node that lost a NIC are no rings: where there are few ops they are told, else refused by name."""
     topology = Topology.preset("h100", 8).without((3, 2))
-    for name in ("recursive", "optcc", "mix"):
-        outlined = outline("all_reduce", topology, 2**20, algorithm=name)
+    for name, nbytes in (("recursive", 2**20), ("optcc", 2**20), ("mix", 2**20), ("mix", 2**26)):
+        outlined = outline("all_reduce", topology, nbytes, algorithm=name)
         assert outlined.loops is None and outlined.node_phase is None
         found, how = finish_times(outlined, topology)
         assert how["as"] == "steps" and found.tolist() == exact_times(outlined.unroll(), topology).finish_ps.tolist()
