@@ -1,0 +1,421 @@
+"""All_reduce around the one node that lost a NIC, without a row per op: lanes one by one, sweep by sweep, and what nodes do inside.
+
+    node phase       inside each node, once for each kind of node          exact.py
+    lanes            rings, reduce-scatters, rounds of the meetings        meeting_lanes.py
+    inside nodes     sums that go to another lane, results that go round   here, node by node, in the order of batches
+
+Every lane has NICs and ranks to itself, so lanes wait for one another inside nodes alone. Batches of all lanes are found first: they order what
+a node's fabric serves. Then times are found lane by lane, as soon as what a lane needs from others in its nodes is there.
+
+Is: who does what when. Is not: arithmetic of NICs. Invariant: the times are those of exact.py on the unrolled schedule, to the picosecond, or
+Inapplicable is raised.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import Inapplicable
+from ..ir import Kind, Meetings
+from ..topo import Topology, duration_ps
+from .changes import NONE, Changes
+from .columns import no_tiers
+from .exact import core_times
+from .hierarchy import _classes
+from .meeting_lanes import Batches, Cost, Times
+
+I64 = npt.NDArray[np.int64]
+
+_DTYPES = {1: "int8", 2: "float16", 4: "float32", 8: "float64"}
+
+
+class Inside(NamedTuple):
+    """What the node phase leaves behind: [classes, jobs, slices] begin_ps, begin_batch; the others [classes, ranks of a node]."""
+
+    class_of: I64
+    begin_ps: I64
+    begin_batch: I64
+    memory_ps: I64
+    tx_ps: I64
+    rx_ps: I64
+    end_ps: I64
+
+
+class Lanes:
+    """Columns of one evaluation. Nodes are numbered (*members, outsider): `node` [nodes]; grid [nodes, ranks of a node].
+
+    local: [slices, nodes], local index of the rank that crosses; apart_local [lanes apart, members].
+    """
+
+    def __init__(self, part: Meetings, topology: Topology, count: int, itemsize: int, late_ps: I64, alpha_ps: int) -> None:
+        self.part, self.topology, self.count, self.itemsize, self.alpha_ps = part, topology, count, itemsize, alpha_ps
+        self.node = np.append(part.members, part.outsider)
+        self.grid = topology.by_node(topology.local_of).reshape(topology.n_nodes, -1)[self.node]
+        self.late = late_ps[self.grid]
+        self.m, self.slices, self.group = len(part.members), len(part.channel), self.grid.shape[1]
+        self.local, self.apart_local = topology.local_of[part.rank].astype(np.int64), topology.local_of[part.apart_rank].astype(np.int64)
+        self.has_ring = len(part.ring) > 0
+        self.inside = self._node_phase()
+
+    def _node_phase(self) -> Inside:
+        part, topology, m = self.part, self.topology, self.m
+        meets = self.local.T.copy()
+        away = np.flatnonzero(part.apart_of >= 0)
+        meets[:m, away] = self.apart_local[part.apart_of[away]].T
+        rings = self.local.T if self.has_ring else meets[:, :0]
+        rates = [column[self.grid] for column in (topology.fabric_bytes_per_s, topology.fabric_latency_ps, topology.local_bytes_per_s)]
+        class_of, example = _classes([rings, meets, *rates, self.late])
+        found: dict[str, list[Any]] = {name: [] for name in Inside._fields[1:]}
+        assert part.node_phase is not None
+        for node in example:
+            schedule = part.node_phase(rings[node], meets[node])
+            layout, ops, ranks = schedule.layout(nbytes=self.count * self.itemsize, dtype=_DTYPES[self.itemsize]), schedule.ops, self.grid[node]
+            one = topology.subset(ranks)
+            times = core_times(schedule, one, layout, self.late[node], np.zeros(len(ops), np.int64), self.alpha_ps)
+            signals, puts, adds = (np.flatnonzero(ops.kind == kind) for kind in (Kind.signal, Kind.put, Kind.reduce))
+            found["begin_ps"].append(times.arrive_ps[signals].reshape(-1, self.slices))
+            found["begin_batch"].append(times.level[signals].astype(np.int64).reshape(-1, self.slices))
+            free, memory, end = np.zeros(len(one.links), np.int64), np.zeros(self.group, np.int64), self.late[node].copy()
+            for side in (0, 1):
+                link = times.links[puts, side]
+                busy = [duration_ps(int(each), int(rate)) for each, rate in zip(times.nbytes[puts], one.links.bytes_per_s[link], strict=True)]
+                held = np.where(times.nbytes[puts] > 0, self.alpha_ps, 0)
+                np.maximum.at(free, link, times.start_ps[puts] + held + np.array(busy, np.int64))
+            np.maximum.at(memory, ops.rank[adds], times.end_ps[adds])
+            np.maximum.at(end, ops.rank, times.end_ps)
+            np.maximum.at(end, ops.rank[puts], times.leave_ps[puts])
+            for name, each in zip(Inside._fields[3:], (memory, free[: self.group], free[self.group : 2 * self.group], end), strict=True):
+                found[name].append(each)
+        return Inside(class_of, **{name: np.stack(each) for name, each in found.items()})
+
+    def begins(self, job: int, s: int) -> tuple[I64, I64]:
+        """(ps, batch) by node at which a slice was handed to its lane; job 0: the ring (where there is one), -1: the meeting."""
+        found = self.inside
+        return found.begin_ps[found.class_of, job, s], found.begin_batch[found.class_of, job, s]
+
+    def bounds(self, job: int, s: int) -> I64:
+        """Parts at which the chunks of a slice begin, and its end."""
+        lo, hi, chunks = int(self.part.lo[job, s]), int(self.part.hi[job, s]), len(self.part.ring) if self.has_ring and job == 0 else self.m
+        return lo + (hi - lo) * np.arange(chunks + 1) // chunks
+
+    def ticks(self, job: int, s: int) -> I64:
+        """Of each chunk, as keys of batches."""
+        return np.diff(self.bounds(job, s)) * (-(-self.count // self.part.parts) * self.itemsize) << 20
+
+    def nbytes(self, job: int, s: int) -> I64:
+        """Of each chunk."""
+        return np.diff(self.bounds(job, s) * self.count // self.part.parts) * self.itemsize
+
+    def whole(self, job: int, s: int) -> int:
+        """Bytes of a slice."""
+        return int(self.nbytes(job, s).sum())
+
+    def cost(self, job: int, s: int, lane: int = -1) -> Cost:
+        """What a slice's chunks take on its own lane, or on one of members."""
+        part, topology, m = self.part, self.topology, self.m
+        rank, nic = (part.rank[s], part.nic[s]) if lane < 0 else (part.apart_rank[lane], part.apart_nic[lane])
+        node, links, first = self.node[: len(rank)], topology.links, 3 * topology.n_ranks
+        tx, rx = (first + (side * topology.n_nodes + node) * topology.nics_per_node + nic for side in (0, 1))
+        memory, memory_kind = np.unique(topology.local_bytes_per_s[rank], return_inverse=True)
+        rates, kind = np.unique(np.concatenate([links.bytes_per_s[tx], links.bytes_per_s[rx]]), return_inverse=True)
+        sizes, which = np.unique(self.nbytes(job, s), return_inverse=True)
+
+        def table(rates: I64, times: int, held: int) -> I64:
+            each = [[(held if size else 0) + duration_ps(times * int(size), int(rate)) for size in sizes] for rate in rates]
+            return np.array(each, np.int64)[:, which]
+
+        del m
+        return Cost(table(memory, 2, 0), table(rates, 1, self.alpha_ps), memory_kind, kind[: len(node)], kind[len(node) :],
+                    links.latency_ps[tx], links.latency_ps[rx])
+
+    def fresh(self, s: int, lane: int = -1) -> Times:
+        """A lane before anything crosses on it."""
+        local = self.local[s] if lane < 0 else self.apart_local[lane]
+        at = np.arange(len(local))
+        memory = self.inside.memory_ps[self.inside.class_of[at], local]
+        return Times(self.late[at, local], memory, None)  # type: ignore[arg-type]
+
+
+class Handed(NamedTuple):
+    """Puts inside nodes, one from each of some nodes: batch and ready_ps [nodes] (-1: not from this node, not known yet), local indices of both
+    ends, bytes of each; `seen_ps` [nodes] when they arrive."""
+
+    batch: I64
+    ready_ps: I64
+    source: I64
+    to: I64
+    nbytes: I64
+    seen_ps: I64
+    left_ps: I64
+
+
+class Nodes:
+    """The fabric of every node, served in the order of batches: `puts` in the order of their ops."""
+
+    def __init__(self, lanes: Lanes, puts: list[Handed]) -> None:
+        self.lanes, self.puts = lanes, puts
+        found = lanes.inside
+        self.tx, self.rx = found.tx_ps[found.class_of], found.rx_ps[found.class_of]
+        self.order = [self._order(node) for node in range(len(lanes.node))]
+        self.next = np.zeros(len(lanes.node), np.int64)
+
+    def _order(self, node: int) -> list[int]:
+        """Puts of a node by (batch, turn, op)."""
+        keyed, given = [], {}
+        for op, put in enumerate(self.puts):
+            batch = int(put.batch[node])
+            if batch < 0:
+                continue
+            if batch < 1 << 20:
+                raise Inapplicable("messages between nodes take no time")
+            used = given.setdefault(batch, set())
+            ends, turn = (("tx", int(put.source[node])), ("rx", int(put.to[node]))), 0
+            while any((end, turn) in used for end in ends):
+                turn += 1
+            used.update((end, turn) for end in ends)
+            keyed.append((batch, turn, op))
+        return [op for _, _, op in sorted(keyed)]
+
+    def advance(self) -> None:
+        """Serves what is ready, of each node up to the first that is not."""
+        lanes, topology = self.lanes, self.lanes.topology
+        for node, order in enumerate(self.order):
+            grid = lanes.grid[node]
+            while self.next[node] < len(order):
+                put = self.puts[order[self.next[node]]]
+                if put.ready_ps[node] < 0:
+                    break
+                self.next[node] += 1
+                source, to, nbytes = int(put.source[node]), int(put.to[node]), int(put.nbytes[node])
+                start = max(int(put.ready_ps[node]), int(lanes.late[node, to]), int(self.tx[node, source]), int(self.rx[node, to]))
+                held = lanes.alpha_ps if nbytes else 0
+                self.tx[node, source] = start + held + duration_ps(nbytes, int(topology.fabric_bytes_per_s[grid[source]]))
+                self.rx[node, to] = start + held + duration_ps(nbytes, int(topology.fabric_bytes_per_s[grid[to]]))
+                put.left_ps[node] = max(self.tx[node, source], self.rx[node, to])
+                latency = [int(topology.fabric_latency_ps[grid[end]]) for end in (source, to)]
+                put.seen_ps[node] = put.left_ps[node] + latency[0] - latency[0] // 2 + latency[1] // 2
+
+
+def meeting_finish(part: Meetings, topology: Topology, count: int, itemsize: int, late_ps: I64, alpha_ps: int,
+                   changes: Changes = NONE, *, merge: bool = True) -> tuple[I64, dict[str, Any]]:  # fmt: skip
+    """When each rank ends, i64[n_ranks], and counts: lanes, messages between nodes.
+
+    A message of `count` elements. Raises Inapplicable, which names what does not fit. Cost: 1 ns a message.
+    """
+    if part.misfit:
+        raise Inapplicable(part.misfit)
+    if changes:
+        raise Inapplicable("rates that change in time")
+    if count == 0:
+        raise Inapplicable("messages between nodes are empty")
+    no_tiers(topology)
+    return Evaluation(Lanes(part, topology, count, itemsize, late_ps, alpha_ps)).run()
+
+
+class Evaluation:
+    """Batches of all lanes, then times of all."""
+
+    def __init__(self, lanes: Lanes) -> None:
+        self.lanes, self.part, self.m = lanes, lanes.part, lanes.m
+        n, slices = self.m + 1, lanes.slices
+        self.every = np.arange(self.m)
+        self.ring_batch = np.full((slices, n), -1, np.int64)
+        self.end_batch = np.full((slices, n), -1, np.int64)
+        self.over_batch = np.full((slices, n), -1, np.int64)
+        self.orders: list[Any] = [None] * slices
+        self.finish = lanes.inside.end_ps[lanes.inside.class_of].copy()
+
+    def run(self) -> tuple[I64, dict[str, Any]]:
+        lanes = self.lanes
+        for lane in range(len(self.part.apart_channel)):
+            self._apart_batches(lane)
+        for s in range(lanes.slices):
+            self._batches(s)
+        self._hand()
+        for lane in range(len(self.part.apart_channel)):
+            self._apart_times(lane)
+        times = [self._ring_times(s) for s in range(lanes.slices)]
+        todo = list(range(lanes.slices))
+        while todo:
+            self.nodes.advance()
+            ready = [s for s in todo if self.part.apart_of[s] < 0 or (self.over[s].seen_ps[: self.m] >= 0).all()]
+            if not ready:
+                raise Inapplicable("lanes wait for one another inside nodes in different orders")
+            for s in ready:
+                self._times(s, times[s])
+                todo.remove(s)
+        self.nodes.advance()
+        return self._ends()
+
+    # -- batches
+
+    def _apart_batches(self, lane: int) -> None:
+        lanes, found = self.lanes, Batches(self.m)
+        mine = np.flatnonzero(self.part.apart_of == lane).tolist()
+        for i, s in enumerate(mine):
+            if i == 0:
+                found.own(self.every, lanes.begins(-1, s)[1][: self.m])
+            ticks = lanes.ticks(-1, s)
+            came = found.first(self.every, ticks, 1)
+            if i > 0:
+                self.over_batch[mine[i - 1], : self.m] = found.batch
+            found.sweep(self.every, came, ticks, 1, self.m - 1, self.m - 1)
+            if i + 1 < len(mine):
+                found.own(self.every, lanes.begins(-1, mine[i + 1])[1][: self.m])
+            else:
+                self.over_batch[s, : self.m] = found.batch + 1
+
+    def _batches(self, s: int) -> None:
+        lanes, part, m, every = self.lanes, self.part, self.m, self.every
+        found, ticks, level = Batches(m + 1), lanes.ticks(-1, s), lanes.begins(-1, s)[1]
+        own, through = part.apart_of[s] < 0, bool(part.through[s])
+        if lanes.has_ring:
+            n, of_ring = m + 1, lanes.ticks(0, s)
+            found.own(part.ring, lanes.begins(0, s)[1][part.ring])
+            came = found.first(part.ring, of_ring, 0)
+            found.sweep(part.ring, came, of_ring, 0, 2 * n - 2, n - 1)
+            found.batch += 1
+            self.ring_batch[s] = found.batch
+        if own:
+            found.own(every, level[:m])
+        if not through:
+            found.own(np.array([m]), level[m:])
+        first, seen = True, np.zeros(0, np.int64)
+        if own:
+            first = not through and found.raws_first()
+            if first:
+                seen = found.row(ticks)
+            came = found.first(every, ticks, 1)
+            if not through and not first:
+                found.raws_second(came)
+                seen = found.row(ticks)
+            found.sweep(every, came, ticks, 1, m - 1, m - 1)
+        elif not through:
+            seen = found.row(ticks)
+        if through:
+            if not own:
+                found.own(every, self.over_batch[s, :m])
+            order, seen = found.partials(ticks)
+            found.outsider_adds(seen, int(level[m]))
+            found.seen(every, found.row(ticks))
+            found.rounds(ticks, back=False)
+        else:
+            found.seen(every, seen)
+            if not own:
+                found.own(every, self.over_batch[s, :m])
+            found.batch[:m] += 1
+            order = found.rounds(ticks, back=True)
+            found.batch[m] += 1
+        found.batch[: m - 1] += 1
+        self.end_batch[s], self.orders[s] = found.batch, (first, order)
+
+    # -- inside nodes
+
+    def _hand(self) -> None:
+        """The puts inside nodes, in the order of their ops."""
+        lanes, part, m, group = self.lanes, self.part, self.m, self.lanes.group
+        n = m + 1
+
+        def put(batch: I64, source: I64, to: I64, nbytes: I64) -> Handed:
+            return Handed(batch, np.full(n, -1, np.int64), source, to, nbytes, np.full(n, -1, np.int64), np.full(n, -1, np.int64))
+
+        def round_of(batch: I64, job: int, slices: I64) -> dict[int, list[Handed]]:
+            found: dict[int, list[Handed]] = {int(s): [] for s in slices}
+            for distance in range(1, group):
+                for s in slices:
+                    each = put(batch[s], lanes.local[s], (lanes.local[s] + distance) % group, np.full(n, lanes.whole(job, s)))
+                    found[int(s)].append(each)
+                    puts.append(each)
+            return found
+
+        puts: list[Handed] = []
+        every = np.arange(lanes.slices)
+        self.ring_round = round_of(self.ring_batch, 0, every) if lanes.has_ring else {}
+        self.over: dict[int, Handed] = {}
+        turn = [int((part.apart_of[:s] == part.apart_of[s]).sum()) for s in every]
+        for s in sorted((int(s) for s in every if part.apart_of[s] >= 0), key=lambda s: (turn[s], s)):
+            source = np.append(lanes.apart_local[part.apart_of[s]], 0)
+            self.over[s] = put(self.over_batch[s], source, lanes.local[s], np.append(lanes.nbytes(-1, s), 0))
+            puts.append(self.over[s])
+        self.end_round = round_of(self.end_batch, -1, every[~part.through]) | round_of(self.end_batch, -1, every[part.through])
+        self.nodes = Nodes(lanes, puts)
+
+    # -- times
+
+    def _apart_times(self, lane: int) -> None:
+        lanes, m, every = self.lanes, self.m, self.every
+        found, mine = lanes.fresh(0, lane), np.flatnonzero(self.part.apart_of == lane).tolist()
+        for i, s in enumerate(mine):
+            if i == 0:
+                found.own(every, lanes.begins(-1, s)[0][:m])
+            found.cost = lanes.cost(-1, s, lane)
+            came = found.first(every, 1)
+            found.sweep(every, came, 1, m - 1, m - 1)
+            if i + 1 < len(mine):
+                found.own(every, lanes.begins(-1, mine[i + 1])[0][:m])
+            self.over[s].ready_ps[:m] = found.clock
+        self._raise(every, lanes.apart_local[lane], np.maximum(found.clock, found.left))
+
+    def _ring_times(self, s: int) -> Times:
+        lanes, part, n = self.lanes, self.part, self.m + 1
+        found = lanes.fresh(s)
+        if lanes.has_ring:
+            found.own(part.ring, lanes.begins(0, s)[0][part.ring])
+            found.cost = lanes.cost(0, s)
+            came = found.first(part.ring, 0)
+            found.sweep(part.ring, came, 0, 2 * n - 2, n - 1)
+            for each in self.ring_round[s]:
+                each.ready_ps[:] = found.clock
+        return found
+
+    def _times(self, s: int, found: Times) -> None:
+        lanes, part, m, every = self.lanes, self.part, self.m, self.every
+        own, through, begin = part.apart_of[s] < 0, bool(part.through[s]), lanes.begins(-1, s)[0]
+        found.cost = lanes.cost(-1, s)
+        first, order = self.orders[s]
+        if own:
+            found.own(every, begin[:m])
+        if not through:
+            found.own(np.array([m]), begin[m:])
+            seen = found.row() if first else np.zeros(0, np.int64)
+        if own:
+            came = found.first(every, 1)
+            if not through and not first:
+                seen = found.row()
+            found.sweep(every, came, 1, m - 1, m - 1)
+        if not own and through:
+            found.own(every, self.over[s].seen_ps[:m])
+        if through:
+            found.outsider_adds(found.to_outsider(order), int(begin[m]))
+            found.own(every, found.row())
+            found.rounds(order[:0])
+        else:
+            if not own:
+                found.own(every, self.over[s].seen_ps[:m])
+            found.add(every, every, seen)
+            found.rounds(order)
+        for each in self.end_round[s]:
+            each.ready_ps[:] = found.clock
+        self._raise(np.arange(m + 1), lanes.local[s], np.maximum(found.clock, found.left))
+
+    # -- ends
+
+    def _raise(self, node: I64, local: I64, ps: I64) -> None:
+        self.finish[node, local] = np.maximum(self.finish[node, local], ps)
+
+    def _ends(self) -> tuple[I64, dict[str, Any]]:
+        for puts in (*self.ring_round.values(), *self.end_round.values(), *([put] for put in self.over.values())):
+            for put in puts:
+                node = np.flatnonzero(put.batch >= 0)
+                if (put.seen_ps[node] < 0).any():
+                    raise Inapplicable("lanes wait for one another inside nodes in different orders")
+                self._raise(node, put.source[node], put.left_ps[node])
+                self._raise(node, put.to[node], put.seen_ps[node])
+        out = np.empty(self.lanes.topology.n_ranks, np.int64)
+        out[self.lanes.grid] = self.finish
+        m, slices = self.m, self.lanes.slices
+        messages = slices * ((2 * m * (m + 1) if self.lanes.has_ring else 0) + m * (m - 1) * 2 + 2 * m)
+        return out, {"lanes": slices, "messages": messages}
