@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import Inapplicable
-from . import meeting_sweeps as sweeps
+from .meeting_sweeps import Batched, Timed
 
 I64 = npt.NDArray[np.int64]
 
@@ -42,7 +42,8 @@ def scan(ready: I64, free: int, each: I64) -> I64:
 class Batches:
     """Of one lane, and what it ends with. batch: i64[nodes], of the last op of each node; tx, rx: keys at which its NICs are free."""
 
-    def __init__(self, nodes: int) -> None:
+    def __init__(self, nodes: int, target: int = 0) -> None:
+        self.sweeps = Batched(target)
         self.batch = np.full(nodes, -1, np.int64)
         self.tx, self.rx = np.zeros((2, nodes), np.int64)
         self.last_into = np.full(nodes, -1, np.int64)  # batch of the last put into each node, if another node puts there next
@@ -78,7 +79,7 @@ class Batches:
         ahead = np.roll(at, -1)
         batch, free = self.batch[at], np.maximum(self.tx[at], self.rx[ahead])
         if steps > 1:
-            sweeps.nominal(batch, free, came, ticks, shift, steps - 1, reducing)
+            self.sweeps.around(batch, free, came, ticks, shift, steps - 1, reducing)
             self.tx[at] = self.rx[ahead] = free
             self.last_into[ahead] = batch
         self.batch[at] = np.maximum(batch + 1, came) + (steps <= reducing)
@@ -146,7 +147,7 @@ class Batches:
         m = len(self.batch) - 1
         batch, free = self.batch[:m].copy(), np.maximum(self.tx[:m], np.roll(self.rx[:m], -1))
         self._into((np.arange(m) + 1) % m, np.arange(m), batch + 1)
-        stream = sweeps.nominal_before(batch, free, ticks)
+        stream = self.sweeps.before(batch, free, ticks)
         self.tx[: m - 1], self.rx[1:m] = free[: m - 1], free[: m - 1]
         order = np.zeros(0, np.int64)
         last = int(batch[m - 1])
@@ -164,7 +165,7 @@ class Batches:
         leave = scan(tick_of(put), max(int(self.tx[m - 1]), int(self.rx[0])), each) + each
         self.tx[m - 1] = self.rx[0] = leave[-1]
         free = np.maximum(self.tx[:m], np.roll(self.rx[:m], -1))
-        came = sweeps.nominal_after(batch, free, leave, ticks)
+        came = self.sweeps.after(batch, free, leave, ticks)
         self.tx[: m - 2], self.rx[1 : m - 1] = free[: m - 2], free[: m - 2]
         self.batch[: m - 1] = np.maximum(batch[: m - 1] + 1, came)
         self.batch[m - 1] = put[-1]
@@ -192,11 +193,12 @@ class Cost(NamedTuple):
 
 
 class Times:
-    """As Batches, in ps. clock: of the channel; left: when all puts of a node had left; memory: when it is free at first."""
+    """As Batches, in ps. cost: of what crosses next; clock: of the channel; left: when all puts of a node had left; memory: when it is free at first."""
 
-    def __init__(self, late: I64, memory: I64, cost: Cost) -> None:
+    def __init__(self, late: I64, memory: I64, target: int = 0) -> None:
+        self.sweeps, self.memory = Timed(target), memory
         self.clock, self.tx, self.rx, self.left = late.copy(), late * 0, late.copy(), late.copy()
-        self.memory, self.cost = memory, cost
+        self.cost: Cost
 
     def own(self, who: I64, at_ps: I64) -> None:
         """A wait for what a rank of the node raised."""
@@ -221,8 +223,8 @@ class Times:
         came = np.maximum(came, self.memory[at])
         if steps > 1:
             clock, tx, rx = self.clock[at], self.tx[at], self.rx[ahead]
-            kinds = cost.memory_kind[at], cost.tx_kind[at], cost.rx_kind[ahead]
-            sweeps.real(clock, tx, rx, came, self._path(at, ahead), cost.add, cost.nic, *kinds, shift, steps - 1, reducing)
+            costs = self._path(at, ahead), cost.add, cost.nic, cost.memory_kind[at], cost.tx_kind[at], cost.rx_kind[ahead]
+            self.sweeps.around(clock, tx, rx, came, costs, shift, steps - 1, reducing)
             self.clock[at], self.tx[at], self.rx[ahead] = clock, tx, rx
             self.left[at] = np.maximum(self.left[at], np.maximum(tx, rx))
         clock = np.maximum(self.clock[at], came)
@@ -269,9 +271,10 @@ class Times:
         """As Batches; order: members in that of their puts to the outsider, none where there are no such."""
         cost, m = self.cost, len(self.clock) - 1
         at, ahead = np.arange(m), (np.arange(m) + 1) % m
-        latency, kinds = self._path(at, ahead), (cost.tx_kind[:m], cost.rx_kind[ahead])
+        latency = self._path(at, ahead)
+        costs = latency, cost.add, cost.nic, cost.memory_kind[:m], cost.tx_kind[:m], cost.rx_kind[ahead]
         clock, tx, rx = self.clock[:m], self.tx[:m], self.rx[ahead]
-        stream = sweeps.real_before(clock, tx, rx, latency, cost.nic, *kinds)
+        stream = self.sweeps.before(clock, tx, rx, costs)
         self.left[: m - 1] = np.maximum(self.left[: m - 1], np.maximum(tx, rx)[: m - 1])
         self.tx[:m], self.rx[ahead] = tx, rx
         if len(order):
@@ -285,7 +288,7 @@ class Times:
         self.tx[m - 1], self.rx[0] = start[-1] + each[0][-1], start[-1] + each[1][-1]
         self.left[m - 1] = max(int(self.left[m - 1]), int(start[-1] + both[-1]))
         tx, rx = self.tx[:m].copy(), self.rx[ahead]
-        came = sweeps.real_after(clock, tx, rx, start + both + latency[m - 1], latency, cost.nic, *kinds)
+        came = self.sweeps.after(clock, tx, rx, start + both + latency[m - 1], costs)
         self.left[: m - 2] = np.maximum(self.left[: m - 2], np.maximum(tx, rx)[: m - 2])
         self.tx[:m], self.rx[ahead] = tx, rx
         clock[: m - 1] = np.maximum(clock[: m - 1], came)

@@ -25,10 +25,12 @@ from .changes import NONE, Changes
 from .columns import no_tiers
 from .exact import core_times
 from .hierarchy import _classes
+from .meeting_fabrics import Fabrics
 from .meeting_lanes import Batches, Cost, Times
 
 I64 = npt.NDArray[np.int64]
 
+_MOST_KINDS = 64  # a table of chunks for each
 _DTYPES = {1: "int8", 2: "float16", 4: "float32", 8: "float64"}
 
 
@@ -50,7 +52,8 @@ class Lanes:
     local: [slices, nodes], local index of the rank that crosses; apart_local [lanes apart, members].
     """
 
-    def __init__(self, part: Meetings, topology: Topology, count: int, itemsize: int, late_ps: I64, alpha_ps: int) -> None:
+    def __init__(self, part: Meetings, topology: Topology, count: int, itemsize: int, late_ps: I64, alpha_ps: int, target: int) -> None:
+        self.target = target
         self.part, self.topology, self.count, self.itemsize, self.alpha_ps = part, topology, count, itemsize, alpha_ps
         self.node = np.append(part.members, part.outsider)
         self.grid = topology.by_node(topology.local_of).reshape(topology.n_nodes, -1)[self.node]
@@ -115,7 +118,7 @@ class Lanes:
 
     def cost(self, job: int, s: int, lane: int = -1) -> Cost:
         """What a slice's chunks take on its own lane, or on one of members."""
-        part, topology, m = self.part, self.topology, self.m
+        part, topology = self.part, self.topology
         rank, nic = (part.rank[s], part.nic[s]) if lane < 0 else (part.apart_rank[lane], part.apart_nic[lane])
         node, links, first = self.node[: len(rank)], topology.links, 3 * topology.n_ranks
         tx, rx = (first + (side * topology.n_nodes + node) * topology.nics_per_node + nic for side in (0, 1))
@@ -127,7 +130,8 @@ class Lanes:
             each = [[(held if size else 0) + duration_ps(times * int(size), int(rate)) for size in sizes] for rate in rates]
             return np.array(each, np.int64)[:, which]
 
-        del m
+        if max(len(memory), len(rates)) > _MOST_KINDS:
+            raise Inapplicable("NICs, or memories, have too many different rates")
         return Cost(table(memory, 2, 0), table(rates, 1, self.alpha_ps), memory_kind, kind[: len(node)], kind[len(node) :],
                     links.latency_ps[tx], links.latency_ps[rx])
 
@@ -136,71 +140,11 @@ class Lanes:
         local = self.local[s] if lane < 0 else self.apart_local[lane]
         at = np.arange(len(local))
         memory = self.inside.memory_ps[self.inside.class_of[at], local]
-        return Times(self.late[at, local], memory, None)  # type: ignore[arg-type]
-
-
-class Handed(NamedTuple):
-    """Puts inside nodes, one from each of some nodes: batch and ready_ps [nodes] (-1: not from this node, not known yet), local indices of both
-    ends, bytes of each; `seen_ps` [nodes] when they arrive."""
-
-    batch: I64
-    ready_ps: I64
-    source: I64
-    to: I64
-    nbytes: I64
-    seen_ps: I64
-    left_ps: I64
-
-
-class Nodes:
-    """The fabric of every node, served in the order of batches: `puts` in the order of their ops."""
-
-    def __init__(self, lanes: Lanes, puts: list[Handed]) -> None:
-        self.lanes, self.puts = lanes, puts
-        found = lanes.inside
-        self.tx, self.rx = found.tx_ps[found.class_of], found.rx_ps[found.class_of]
-        self.order = [self._order(node) for node in range(len(lanes.node))]
-        self.next = np.zeros(len(lanes.node), np.int64)
-
-    def _order(self, node: int) -> list[int]:
-        """Puts of a node by (batch, turn, op)."""
-        keyed, given = [], {}
-        for op, put in enumerate(self.puts):
-            batch = int(put.batch[node])
-            if batch < 0:
-                continue
-            if batch < 1 << 20:
-                raise Inapplicable("messages between nodes take no time")
-            used = given.setdefault(batch, set())
-            ends, turn = (("tx", int(put.source[node])), ("rx", int(put.to[node]))), 0
-            while any((end, turn) in used for end in ends):
-                turn += 1
-            used.update((end, turn) for end in ends)
-            keyed.append((batch, turn, op))
-        return [op for _, _, op in sorted(keyed)]
-
-    def advance(self) -> None:
-        """Serves what is ready, of each node up to the first that is not."""
-        lanes, topology = self.lanes, self.lanes.topology
-        for node, order in enumerate(self.order):
-            grid = lanes.grid[node]
-            while self.next[node] < len(order):
-                put = self.puts[order[self.next[node]]]
-                if put.ready_ps[node] < 0:
-                    break
-                self.next[node] += 1
-                source, to, nbytes = int(put.source[node]), int(put.to[node]), int(put.nbytes[node])
-                start = max(int(put.ready_ps[node]), int(lanes.late[node, to]), int(self.tx[node, source]), int(self.rx[node, to]))
-                held = lanes.alpha_ps if nbytes else 0
-                self.tx[node, source] = start + held + duration_ps(nbytes, int(topology.fabric_bytes_per_s[grid[source]]))
-                self.rx[node, to] = start + held + duration_ps(nbytes, int(topology.fabric_bytes_per_s[grid[to]]))
-                put.left_ps[node] = max(self.tx[node, source], self.rx[node, to])
-                latency = [int(topology.fabric_latency_ps[grid[end]]) for end in (source, to)]
-                put.seen_ps[node] = put.left_ps[node] + latency[0] - latency[0] // 2 + latency[1] // 2
+        return Times(self.late[at, local], memory, self.target)
 
 
 def meeting_finish(part: Meetings, topology: Topology, count: int, itemsize: int, late_ps: I64, alpha_ps: int,
-                   changes: Changes = NONE, *, merge: bool = True) -> tuple[I64, dict[str, Any]]:  # fmt: skip
+                   changes: Changes = NONE, *, merge: bool = True, target: int = 0) -> tuple[I64, dict[str, Any]]:  # fmt: skip
     """When each rank ends, i64[n_ranks], and counts: lanes, messages between nodes.
 
     A message of `count` elements. Raises Inapplicable, which names what does not fit. Cost: 1 ns a message.
@@ -212,7 +156,7 @@ def meeting_finish(part: Meetings, topology: Topology, count: int, itemsize: int
     if count == 0:
         raise Inapplicable("messages between nodes are empty")
     no_tiers(topology)
-    return Evaluation(Lanes(part, topology, count, itemsize, late_ps, alpha_ps)).run()
+    return Evaluation(Lanes(part, topology, count, itemsize, late_ps, alpha_ps, target)).run()
 
 
 class Evaluation:
@@ -226,10 +170,17 @@ class Evaluation:
         self.end_batch = np.full((slices, n), -1, np.int64)
         self.over_batch = np.full((slices, n), -1, np.int64)
         self.orders: list[Any] = [None] * slices
+        self.puts: dict[tuple[int, int], list[int]] = {}
+        self.over: dict[int, int] = {}
         self.finish = lanes.inside.end_ps[lanes.inside.class_of].copy()
 
     def run(self) -> tuple[I64, dict[str, Any]]:
+        """What `meeting_finish` returns."""
         lanes = self.lanes
+        jobs = range(len(self.part.lo))
+        longest = max(int(lanes.ticks(job, s).max()) for job in jobs for s in range(lanes.slices)) >> 20
+        if longest * (self.m + 1) * (lanes.slices + 8) >= 1 << 42:
+            raise Inapplicable("nominal time does not fit")
         for lane in range(len(self.part.apart_channel)):
             self._apart_batches(lane)
         for s in range(lanes.slices):
@@ -240,20 +191,20 @@ class Evaluation:
         times = [self._ring_times(s) for s in range(lanes.slices)]
         todo = list(range(lanes.slices))
         while todo:
-            self.nodes.advance()
-            ready = [s for s in todo if self.part.apart_of[s] < 0 or (self.over[s].seen_ps[: self.m] >= 0).all()]
+            self.fabrics.advance()
+            ready = [s for s in todo if self.part.apart_of[s] < 0 or (self._handed(s) >= 0).all()]
             if not ready:
                 raise Inapplicable("lanes wait for one another inside nodes in different orders")
             for s in ready:
                 self._times(s, times[s])
                 todo.remove(s)
-        self.nodes.advance()
+        self.fabrics.advance()
         return self._ends()
 
     # -- batches
 
     def _apart_batches(self, lane: int) -> None:
-        lanes, found = self.lanes, Batches(self.m)
+        lanes, found = self.lanes, Batches(self.m, self.lanes.target)
         mine = np.flatnonzero(self.part.apart_of == lane).tolist()
         for i, s in enumerate(mine):
             if i == 0:
@@ -270,7 +221,7 @@ class Evaluation:
 
     def _batches(self, s: int) -> None:
         lanes, part, m, every = self.lanes, self.part, self.m, self.every
-        found, ticks, level = Batches(m + 1), lanes.ticks(-1, s), lanes.begins(-1, s)[1]
+        found, ticks, level = Batches(m + 1, lanes.target), lanes.ticks(-1, s), lanes.begins(-1, s)[1]
         own, through = part.apart_of[s] < 0, bool(part.through[s])
         if lanes.has_ring:
             n, of_ring = m + 1, lanes.ticks(0, s)
@@ -315,33 +266,35 @@ class Evaluation:
     # -- inside nodes
 
     def _hand(self) -> None:
-        """The puts inside nodes, in the order of their ops."""
-        lanes, part, m, group = self.lanes, self.part, self.m, self.lanes.group
-        n = m + 1
+        """Tells the puts inside nodes, in the order of their ops."""
+        lanes, part, every = self.lanes, self.part, np.arange(self.lanes.slices)
+        found = lanes.inside
+        self.fabrics = Fabrics(lanes.topology, lanes.grid, found.tx_ps[found.class_of], found.rx_ps[found.class_of], lanes.late, lanes.alpha_ps)
 
-        def put(batch: I64, source: I64, to: I64, nbytes: I64) -> Handed:
-            return Handed(batch, np.full(n, -1, np.int64), source, to, nbytes, np.full(n, -1, np.int64), np.full(n, -1, np.int64))
+        def go_round(batch: I64, job: int, slices: I64) -> None:
+            for distance in range(1, lanes.group):
+                for s in slices.tolist():
+                    mate = (lanes.local[s] + distance) % lanes.group
+                    self.puts.setdefault((job, s), []).append(self.fabrics.put(batch[s], lanes.local[s], mate, lanes.whole(job, s)))
 
-        def round_of(batch: I64, job: int, slices: I64) -> dict[int, list[Handed]]:
-            found: dict[int, list[Handed]] = {int(s): [] for s in slices}
-            for distance in range(1, group):
-                for s in slices:
-                    each = put(batch[s], lanes.local[s], (lanes.local[s] + distance) % group, np.full(n, lanes.whole(job, s)))
-                    found[int(s)].append(each)
-                    puts.append(each)
-            return found
-
-        puts: list[Handed] = []
-        every = np.arange(lanes.slices)
-        self.ring_round = round_of(self.ring_batch, 0, every) if lanes.has_ring else {}
-        self.over: dict[int, Handed] = {}
+        if lanes.has_ring:
+            go_round(self.ring_batch, 0, every)
         turn = [int((part.apart_of[:s] == part.apart_of[s]).sum()) for s in every]
-        for s in sorted((int(s) for s in every if part.apart_of[s] >= 0), key=lambda s: (turn[s], s)):
+        for s in sorted(np.flatnonzero(part.apart_of >= 0).tolist(), key=lambda s: (turn[s], s)):
             source = np.append(lanes.apart_local[part.apart_of[s]], 0)
-            self.over[s] = put(self.over_batch[s], source, lanes.local[s], np.append(lanes.nbytes(-1, s), 0))
-            puts.append(self.over[s])
-        self.end_round = round_of(self.end_batch, -1, every[~part.through]) | round_of(self.end_batch, -1, every[part.through])
-        self.nodes = Nodes(lanes, puts)
+            self.over[s] = self.fabrics.put(self.over_batch[s], source, lanes.local[s], np.append(lanes.nbytes(-1, s), 0))
+        for through in (False, True):
+            go_round(self.end_batch, -1, every[part.through == through])
+        self.fabrics.close()
+
+    def _goes_round(self, job: int, s: int, clock: I64) -> None:
+        """A slice's lane hands its result to the other ranks of each node."""
+        for row in self.puts[job, s]:
+            self.fabrics.ready_ps[row] = clock
+
+    def _handed(self, s: int) -> I64:
+        """When what members added on a lane apart is there, by member."""
+        return self.fabrics.seen_ps[self.over[s], : self.m]
 
     # -- times
 
@@ -356,7 +309,7 @@ class Evaluation:
             found.sweep(every, came, 1, m - 1, m - 1)
             if i + 1 < len(mine):
                 found.own(every, lanes.begins(-1, mine[i + 1])[0][:m])
-            self.over[s].ready_ps[:m] = found.clock
+            self.fabrics.ready_ps[self.over[s], :m] = found.clock
         self._raise(every, lanes.apart_local[lane], np.maximum(found.clock, found.left))
 
     def _ring_times(self, s: int) -> Times:
@@ -367,8 +320,7 @@ class Evaluation:
             found.cost = lanes.cost(0, s)
             came = found.first(part.ring, 0)
             found.sweep(part.ring, came, 0, 2 * n - 2, n - 1)
-            for each in self.ring_round[s]:
-                each.ready_ps[:] = found.clock
+            self._goes_round(0, s, found.clock)
         return found
 
     def _times(self, s: int, found: Times) -> None:
@@ -387,18 +339,17 @@ class Evaluation:
                 seen = found.row()
             found.sweep(every, came, 1, m - 1, m - 1)
         if not own and through:
-            found.own(every, self.over[s].seen_ps[:m])
+            found.own(every, self._handed(s))
         if through:
             found.outsider_adds(found.to_outsider(order), int(begin[m]))
             found.own(every, found.row())
             found.rounds(order[:0])
         else:
             if not own:
-                found.own(every, self.over[s].seen_ps[:m])
+                found.own(every, self._handed(s))
             found.add(every, every, seen)
             found.rounds(order)
-        for each in self.end_round[s]:
-            each.ready_ps[:] = found.clock
+        self._goes_round(-1, s, found.clock)
         self._raise(np.arange(m + 1), lanes.local[s], np.maximum(found.clock, found.left))
 
     # -- ends
@@ -407,13 +358,7 @@ class Evaluation:
         self.finish[node, local] = np.maximum(self.finish[node, local], ps)
 
     def _ends(self) -> tuple[I64, dict[str, Any]]:
-        for puts in (*self.ring_round.values(), *self.end_round.values(), *([put] for put in self.over.values())):
-            for put in puts:
-                node = np.flatnonzero(put.batch >= 0)
-                if (put.seen_ps[node] < 0).any():
-                    raise Inapplicable("lanes wait for one another inside nodes in different orders")
-                self._raise(node, put.source[node], put.left_ps[node])
-                self._raise(node, put.to[node], put.seen_ps[node])
+        self.fabrics.raise_to(self.finish)
         out = np.empty(self.lanes.topology.n_ranks, np.int64)
         out[self.lanes.grid] = self.finish
         m, slices = self.m, self.lanes.slices
