@@ -21,11 +21,11 @@ class Meetings:
 
     misfit: why it is not told like this, empty where it is; then the rest holds. members: int64[m], nodes in the order of their ring;
     outsider: the other node; ring: int64[m + 1], the places of the ring's nodes among (*members, outsider), empty where there is no ring.
-    channel: int64[S]; rank, nic: int64[S, m + 1], by (*members, outsider). first, last: int64[jobs, S, chunks + 1] would be long, so
-    `lo`, `hi`: int64[jobs, S], parts of each slice for the ring (where there is one) and for the meeting, cut into as many equal chunks as
-    there are nodes, or members. through: bool[S], whether the outsider adds. apart_channel: int64[A]; apart_rank, apart_nic: int64[A, m],
-    lanes of members alone; apart_of: int64[S], the one of a slice's reduce-scatter, -1: its own. node_phase(rings, meets): a Schedule of one
-    node, where the ranks of these local indices, one a slice, gather for ring and meeting: what happens inside it before lanes begin.
+    channel: int64[S]; rank, nic: int64[S, m + 1], by (*members, outsider). lo, hi: int64[jobs, S], parts of each slice for the ring (where
+    there is one) and for the meeting, cut into as many equal chunks as there are nodes, or members. through: bool[S], whether the outsider
+    adds. apart_channel: int64[A]; apart_rank, apart_nic: int64[A, m], lanes of members alone; apart_of: int64[S], the one of a slice's
+    reduce-scatter, -1: its own. node_phase(rings, meets): a Schedule of one node, where the ranks of these local indices, one a slice,
+    gather for ring and meeting: what happens inside it before lanes begin.
     """
 
     misfit: str = ""

@@ -16,7 +16,7 @@ from ..topo import Topology
 from . import all_reduce_lanes
 from .all_reduce_lanes import Allocation, Shares, allocate, channels_of, lanes_of_units, regions_of
 from .all_reduce_resilient import Split
-from .degraded import I64, node_order
+from .degraded import node_order
 from .lane_teams import Frame
 from .problem import Problem
 
@@ -87,7 +87,8 @@ def _told(problem: Problem, shares: Shares) -> Meetings:
 
 @lru_cache(maxsize=64)
 def _one_node(rings: tuple[int, ...], meets: tuple[int, ...], group: int, local: int, channels: int, parts: int,
-              regions: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...], in_place: bool, nbytes: int, dtype: str, redop: str) -> Schedule:
+              regions: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...], in_place: bool, nbytes: int, dtype: str,
+              redop: str) -> Schedule:  # fmt: skip
     """What is done inside a node before its lanes begin: all_reduce_lanes' `_inside` for one wave of each job."""
     b = Builder("all_reduce", group, algorithm="balance", in_place=in_place, channels=channels, parts=parts, scratch_blocks=group + 1)
     frame = Frame(b, Topology.cluster(nodes=1, gpus_per_node=group, nics_per_node=0), local, ids=iter(range(channels)))

@@ -1,7 +1,7 @@
 """Puts inside nodes between the lanes of a meeting and after them: the fabric of each node serves them in the order of their batches.
 
-Is: the columns of all puts, and who is ready. Is not: what they move. Invariant: a node serves its puts one by one in the static order (batch, turn,
-op), each once what it waits for is known.
+Is: the columns of all puts, and who is ready. Is not: what they move. Invariant: a node serves its puts one by one in the static order
+(batch, turn, op), each once what it waits for is known.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ I64 = npt.NDArray[np.int64]
 
 
 class Fabrics:
-    """Of nodes whose ranks are grid [nodes, ranks of a node]: when their fabrics are free at first, tx_ps and rx_ps, when ranks enter, late_ps.
+    """Of nodes whose ranks are grid [nodes, ranks of a node]. tx_ps, rx_ps: when their fabrics are free at first; late_ps: when they enter.
 
     Puts are rows of batch, ready_ps, left_ps, seen_ps [puts, nodes]: -1 where they are not, or not known yet.
     """
@@ -49,7 +49,8 @@ class Fabrics:
             raise Inapplicable("messages between nodes take no time")
         self.ready_ps, self.left_ps, self.seen_ps = np.full((3, *rows), -1, np.int64)
         self._columns |= {
-            "puts": rows[0], "batch": self.batch.ravel(), "source": self.source.astype(np.int32).ravel(), "to": self.to.astype(np.int32).ravel(),
+            "puts": rows[0], "batch": self.batch.ravel(), **{name: each.astype(np.int32).ravel() for name, each in
+                                                             (("source", self.source), ("to", self.to))},
             "nbytes": np.stack([each[3] for each in self._put]).ravel(), "order": np.empty(rows[0] * rows[1], np.int32),
             "ready_ps": self.ready_ps.reshape(-1), "left_ps": self.left_ps.reshape(-1), "seen_ps": self.seen_ps.reshape(-1), **self._free}
         self._put.clear()

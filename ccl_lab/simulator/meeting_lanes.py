@@ -87,7 +87,7 @@ class Batches:
     # -- the outsider sends, and owners add
 
     def raws_first(self) -> bool:
-        """Whether the outsider's raw parts come before the first hop of a reduce-scatter on the slice's own lane; else they come after it."""
+        """Whether the outsider's raw parts come before the first hop of a reduce-scatter on the same lane; else they come after it."""
         m, raw = len(self.batch) - 1, int(self.batch[-1]) + 1
         first = self.batch[:m] + 1
         if ((self.last_from[:m] != m) & (self.last_into[:m] >= raw)).any():
@@ -181,7 +181,8 @@ def _with_last(batch: I64) -> I64:
 
 
 class Cost(NamedTuple):
-    """How long things take, in ps. add: [memory rates, chunks], tx, rx: [NIC rates, chunks], kinds of each node; latency: of a path's ends."""
+    """How long things take, in ps. add, nic: [rates, chunks], to add a chunk, or to put it; of each node, which rate its memory and the sides
+    of its NIC have, and its part of a path's latency on either side."""
 
     add: I64
     nic: I64
@@ -193,7 +194,8 @@ class Cost(NamedTuple):
 
 
 class Times:
-    """As Batches, in ps. cost: of what crosses next; clock: of the channel; left: when all puts of a node had left; memory: when it is free at first."""
+    """As Batches, in ps. cost: of what crosses next; clock: of the channel; left: when all puts of a node had left; memory: when it is free
+    at first."""
 
     def __init__(self, late: I64, memory: I64, target: int = 0) -> None:
         self.sweeps, self.memory = Timed(target), memory

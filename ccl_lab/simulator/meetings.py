@@ -2,13 +2,13 @@
 
     node phase       inside each node, once for each kind of node          exact.py
     lanes            rings, reduce-scatters, rounds of the meetings        meeting_lanes.py
-    inside nodes     sums that go to another lane, results that go round   here, node by node, in the order of batches
+    inside nodes     sums that go to another lane, results that go round   meeting_fabrics.py
 
-Every lane has NICs and ranks to itself, so lanes wait for one another inside nodes alone. Batches of all lanes are found first: they order what
-a node's fabric serves. Then times are found lane by lane, as soon as what a lane needs from others in its nodes is there.
+Every lane has NICs and ranks to itself, so lanes wait for one another inside nodes alone. Batches of all lanes are found first: they order
+what a node's fabric serves. Then times are found lane by lane, as soon as what a lane needs from others in its nodes is there.
 
-Is: who does what when. Is not: arithmetic of NICs. Invariant: the times are those of exact.py on the unrolled schedule, to the picosecond, or
-Inapplicable is raised.
+Is: who does what when. Is not: arithmetic of NICs. Invariant: the times are those of exact.py on the unrolled schedule, to the picosecond,
+or Inapplicable is raised.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class Lanes:
         assert part.node_phase is not None
         for node in example:
             schedule = part.node_phase(rings[node], meets[node])
-            layout, ops, ranks = schedule.layout(nbytes=self.count * self.itemsize, dtype=_DTYPES[self.itemsize]), schedule.ops, self.grid[node]
-            one = topology.subset(ranks)
+            layout, ops = schedule.layout(nbytes=self.count * self.itemsize, dtype=_DTYPES[self.itemsize]), schedule.ops
+            one = topology.subset(self.grid[node])
             times = core_times(schedule, one, layout, self.late[node], np.zeros(len(ops), np.int64), self.alpha_ps)
             signals, puts, adds = (np.flatnonzero(ops.kind == kind) for kind in (Kind.signal, Kind.put, Kind.reduce))
             found["begin_ps"].append(times.arrive_ps[signals].reshape(-1, self.slices))
@@ -84,7 +84,8 @@ class Lanes:
             free, memory, end = np.zeros(len(one.links), np.int64), np.zeros(self.group, np.int64), self.late[node].copy()
             for side in (0, 1):
                 link = times.links[puts, side]
-                busy = [duration_ps(int(each), int(rate)) for each, rate in zip(times.nbytes[puts], one.links.bytes_per_s[link], strict=True)]
+                busy = [duration_ps(int(each), int(rate)) for each, rate in
+                        zip(times.nbytes[puts], one.links.bytes_per_s[link], strict=True)]
                 held = np.where(times.nbytes[puts] > 0, self.alpha_ps, 0)
                 np.maximum.at(free, link, times.start_ps[puts] + held + np.array(busy, np.int64))
             np.maximum.at(memory, ops.rank[adds], times.end_ps[adds])
@@ -269,7 +270,8 @@ class Evaluation:
         """Tells the puts inside nodes, in the order of their ops."""
         lanes, part, every = self.lanes, self.part, np.arange(self.lanes.slices)
         found = lanes.inside
-        self.fabrics = Fabrics(lanes.topology, lanes.grid, found.tx_ps[found.class_of], found.rx_ps[found.class_of], lanes.late, lanes.alpha_ps)
+        self.fabrics = Fabrics(lanes.topology, lanes.grid, found.tx_ps[found.class_of], found.rx_ps[found.class_of], lanes.late,
+                               lanes.alpha_ps)
 
         def go_round(batch: I64, job: int, slices: I64) -> None:
             for distance in range(1, lanes.group):

@@ -74,7 +74,7 @@ def finish_times(outline: Outline, topology: Topology, nbytes: Size | None = Non
             found, counts = finish(part, topology, outline.count_of(size, dtype), itemsize, late_ps, alpha_ps, changes, merge=merge)
             return found, {"as": kind, **counts}
         except Inapplicable:
-            if outline.told_about > (_MOST_FLOW if kind == "meetings" else _MOST_TOLD):  # its ops are told in the order in which they happen
+            if outline.told_about > (_MOST_FLOW if kind == "meetings" else _MOST_TOLD):  # whose ops are told as they happen
                 raise
     if outline.paired:
         try:
