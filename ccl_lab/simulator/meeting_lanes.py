@@ -12,6 +12,7 @@ the order of its batches, or Inapplicable is raised.
 
 from __future__ import annotations
 
+from copy import copy
 from typing import NamedTuple
 
 import numpy as np
@@ -39,6 +40,13 @@ def scan(ready: I64, free: int, each: I64) -> I64:
     return behind + np.maximum.accumulate(ready - behind)
 
 
+class Raws(NamedTuple):
+    """behind: bool[m], members whose first hop comes after the outsider's raw part; order: of members, in which it puts these."""
+
+    behind: npt.NDArray[np.bool_]
+    order: I64
+
+
 class Batches:
     """Of one lane, and what it ends with. batch: i64[nodes], of the last op of each node; tx, rx: keys at which its NICs are free."""
 
@@ -48,6 +56,13 @@ class Batches:
         self.tx, self.rx = np.zeros((2, nodes), np.int64)
         self.last_into = np.full(nodes, -1, np.int64)  # batch of the last put into each node, if another node puts there next
         self.last_from = np.full(nodes, -1, np.int64)
+
+    def copy(self) -> Batches:
+        """Another that goes on from here."""
+        other = copy(self)
+        for name in ("batch", "tx", "rx", "last_into", "last_from"):
+            setattr(other, name, getattr(self, name).copy())
+        return other
 
     def own(self, who: I64, level: I64) -> None:
         """A wait for what a rank of the node raised in batch `level`."""
@@ -64,15 +79,17 @@ class Batches:
             raise Inapplicable("a node is met before its ring is through")
         self.last_from[who] = source
 
-    def first(self, at: I64, ticks: I64, shift: int) -> I64:
-        """All along `at` put to the next: keys at which that is seen, by receiver."""
-        k, tx, rx = len(at), self.tx[at], self.rx[np.roll(at, -1)]
-        self.batch[at] += 1
-        self._into(np.roll(at, -1), at, self.batch[at])
-        leave = np.maximum(np.maximum(tick_of(self.batch[at]), tx), rx) + ticks[(np.arange(k) - shift) % k]
-        self.tx[at] = self.rx[np.roll(at, -1)] = leave
-        self.last_into[np.roll(at, -1)] = self.batch[at]
-        return np.roll(leave, 1)
+    def first(self, at: I64, ticks: I64, shift: int, only: npt.NDArray[np.bool_] | None = None) -> I64:
+        """All along `at` put to the next: keys at which that is seen, by receiver. only: those who do."""
+        who = np.arange(len(at)) if only is None else np.flatnonzero(only)
+        source, to, seen = at[who], np.roll(at, -1)[who], np.zeros(len(at), np.int64)
+        self.batch[source] += 1
+        self._into(to, source, self.batch[source])
+        leave = np.maximum(np.maximum(tick_of(self.batch[source]), self.tx[source]), self.rx[to]) + ticks[(who - shift) % len(at)]
+        self.tx[source] = self.rx[to] = leave
+        self.last_into[to] = self.batch[source]
+        seen[(who + 1) % len(at)] = leave
+        return seen
 
     def sweep(self, at: I64, came: I64, ticks: I64, shift: int, steps: int, reducing: int) -> None:
         """The steps after the first put: wait, add (the first `reducing`), put (not the last one)."""
@@ -86,33 +103,38 @@ class Batches:
 
     # -- the outsider sends, and owners add
 
-    def raws_first(self) -> bool:
-        """Whether the outsider's raw parts come before the first hop of a reduce-scatter on the same lane; else they come after it."""
+    def hops_and_raws(self, ticks: I64) -> tuple[I64, I64, Raws]:
+        """Members begin a reduce-scatter while the outsider puts raw parts to them: as `first` and `row` return it, and in which order.
+
+        Of one batch the hop comes first; then a raw part has the second turn, and the first turn is that of the first member without.
+        """
         m, raw = len(self.batch) - 1, int(self.batch[-1]) + 1
-        first = self.batch[:m] + 1
+        every, first = np.arange(m), self.batch[:m] + 1
         if ((self.last_from[:m] != m) & (self.last_into[:m] >= raw)).any():
             raise Inapplicable("the node that lost a NIC meets others before their ring is through")
-        if not (first == raw).all() and (first <= raw).any() and (first >= raw).any():
-            raise Inapplicable("the node that lost a NIC meets some members before their reduce-scatter begins, others after it")
-        return bool((first > raw).all())
-
-    def raws_second(self, came: I64) -> None:
-        """Raises Inapplicable where not all raw parts come before the second hop; came: as `first` returns it."""
-        m, raw = len(self.batch) - 1, int(self.batch[-1]) + 1
-        if m > 2 and (np.maximum(self.batch[:m] + 1, came) + 2 <= raw).any():
+        behind, same, order = first > raw, np.roll(first == raw, 1), every
+        if same.any() and not same.all():
+            order = np.append(np.argmin(same), np.delete(every, np.argmin(same)))
+        came = self.first(every, ticks, 1, ~behind)
+        both = ~behind & ~np.roll(behind, 1)
+        if m > 2 and (np.maximum(first + 1, came) + 2 <= raw)[both].any():
             raise Inapplicable("the node that lost a NIC meets members in the middle of their reduce-scatter")
         self.last_into[:m] = -1  # checked here
+        seen = self.row(ticks, order)
+        return came + self.first(every, ticks, 1, behind), seen, Raws(behind, order)
 
-    def row(self, ticks: I64) -> I64:
-        """The outsider puts to each member, in a row: keys at which that is seen."""
+    def row(self, ticks: I64, order: I64 | None = None) -> I64:
+        """The outsider puts to each member, in a row: keys at which that is seen. order: of members, in which that is served."""
         m = len(self.batch) - 1
+        order, seen = np.arange(m) if order is None else order, np.empty(m, np.int64)
         self.batch[m] += 1
         key = int(self.batch[m])
         self._into(np.arange(m), np.full(m, m), np.full(m, key))
-        leave = scan(np.maximum(self.rx[:m], tick_of(np.int64(key))), int(self.tx[m]), ticks) + ticks
-        self.tx[m], self.rx[:m] = leave[-1], leave
+        each = ticks[order]
+        seen[order] = scan(np.maximum(self.rx[order], tick_of(np.int64(key))), int(self.tx[m]), each) + each
+        self.tx[m], self.rx[:m] = seen[order[-1]], seen
         self.last_into[:m] = key
-        return leave
+        return seen
 
     def partials(self, ticks: I64) -> tuple[I64, I64]:
         """Each member puts to the outsider once: (members in the order in which that is served, keys at which it is seen by member)."""
@@ -181,8 +203,8 @@ def _with_last(batch: I64) -> I64:
 
 
 class Cost(NamedTuple):
-    """How long things take, in ps. add, nic: [rates, chunks], to add a chunk, or to put it; of each node, which rate its memory and the sides
-    of its NIC have, and its part of a path's latency on either side."""
+    """How long things take, in ps. add, nic: [rates, chunks], to add a chunk, or to put it; of each node, which rate its memory and both
+    sides of its NIC have, and its part of a path's latency on either side."""
 
     add: I64
     nic: I64
@@ -209,15 +231,24 @@ class Times:
     def _path(self, source: I64, to: I64) -> I64:
         return self.cost.tx_latency[source] + self.cost.rx_latency[to]
 
-    def first(self, at: I64, shift: int) -> I64:
+    def first(self, at: I64, shift: int, only: npt.NDArray[np.bool_] | None = None) -> I64:
         """As Batches: when what is put is seen, by receiver."""
-        cost, k, ahead = self.cost, len(at), np.roll(at, -1)
-        chunk = (np.arange(k) - shift) % k
-        start = np.maximum(np.maximum(self.clock[at], self.tx[at]), self.rx[ahead])
-        self.tx[at], self.rx[ahead] = start + cost.nic[cost.tx_kind[at], chunk], start + cost.nic[cost.rx_kind[ahead], chunk]
-        leave = np.maximum(self.tx[at], self.rx[ahead])
-        self.left[at] = np.maximum(self.left[at], leave)
-        return np.roll(leave + self._path(at, ahead), 1)
+        cost, who = self.cost, np.arange(len(at)) if only is None else np.flatnonzero(only)
+        source, to, seen = at[who], np.roll(at, -1)[who], np.zeros(len(at), np.int64)
+        chunk = (who - shift) % len(at)
+        start = np.maximum(np.maximum(self.clock[source], self.tx[source]), self.rx[to])
+        self.tx[source], self.rx[to] = start + cost.nic[cost.tx_kind[source], chunk], start + cost.nic[cost.rx_kind[to], chunk]
+        leave = np.maximum(self.tx[source], self.rx[to])
+        self.left[source] = np.maximum(self.left[source], leave)
+        seen[(who + 1) % len(at)] = leave + self._path(source, to)
+        return seen
+
+    def hops_and_raws(self, raws: Raws) -> tuple[I64, I64]:
+        """As Batches, in an order that it found."""
+        every = np.arange(len(raws.order))
+        came = self.first(every, 1, ~raws.behind)
+        seen = self.row(raws.order)
+        return came + self.first(every, 1, raws.behind), seen
 
     def sweep(self, at: I64, came: I64, shift: int, steps: int, reducing: int) -> None:
         """As Batches."""
@@ -234,16 +265,17 @@ class Times:
             clock = clock + cost.add[cost.memory_kind[at], (np.arange(k) - steps - shift) % k]
         self.clock[at] = clock
 
-    def row(self) -> I64:
+    def row(self, order: I64 | None = None) -> I64:
         """As Batches: when it is seen."""
         cost, m = self.cost, len(self.clock) - 1
-        every = np.arange(m)
-        tx, rx = cost.nic[cost.tx_kind[m], every], cost.nic[cost.rx_kind[:m], every]
-        start = scan(np.maximum(self.rx[:m], self.clock[m]), int(self.tx[m]), tx)
-        self.tx[m], self.rx[:m] = start[-1] + tx[-1], start + rx
+        order, seen = np.arange(m) if order is None else order, np.empty(m, np.int64)
+        tx, rx = cost.nic[cost.tx_kind[m], order], cost.nic[cost.rx_kind[order], order]
+        start = scan(np.maximum(self.rx[order], self.clock[m]), int(self.tx[m]), tx)
+        self.tx[m], self.rx[order] = start[-1] + tx[-1], start + rx
         leave = start + np.maximum(tx, rx)
         self.left[m] = max(self.left[m], leave.max())
-        return leave + self._path(np.array(m), every)
+        seen[order] = leave + self._path(np.array(m), order)
+        return seen
 
     def add(self, who: I64, chunk: I64, seen: I64) -> None:
         """Nodes wait for a message and add it."""

@@ -173,6 +173,7 @@ class Evaluation:
         self.orders: list[Any] = [None] * slices
         self.puts: dict[tuple[int, int], list[int]] = {}
         self.over: dict[int, int] = {}
+        self.known: dict[Any, Any] = {}
         self.finish = lanes.inside.end_ps[lanes.inside.class_of].copy()
 
     def run(self) -> tuple[I64, dict[str, Any]]:
@@ -221,35 +222,50 @@ class Evaluation:
                 self.over_batch[s, : self.m] = found.batch + 1
 
     def _batches(self, s: int) -> None:
-        lanes, part, m, every = self.lanes, self.part, self.m, self.every
-        found, ticks, level = Batches(m + 1, lanes.target), lanes.ticks(-1, s), lanes.begins(-1, s)[1]
-        own, through = part.apart_of[s] < 0, bool(part.through[s])
+        """Those of a slice's lane; slices of which all that matters is equal have the same."""
+        lanes, part, known = self.lanes, self.part, self.known
+        of_ring = [lanes.ticks(0, s), lanes.begins(0, s)[1]] if lanes.has_ring else []
+        ring = tuple(each.tobytes() for each in of_ring)
+        if ring not in known:
+            known[ring] = self._ring_batches(*of_ring)
+        own, through = bool(part.apart_of[s] < 0), bool(part.through[s])
+        ticks, level = lanes.ticks(-1, s), lanes.begins(-1, s)[1]
+        key = (*ring, ticks.tobytes(), level.tobytes(), self.over_batch[s].tobytes(), own, through)
+        if key not in known:
+            known[key] = self._meeting_batches(known[ring].copy(), ticks, level, self.over_batch[s], own, through)
+        self.end_batch[s], self.orders[s] = known[key]
         if lanes.has_ring:
-            n, of_ring = m + 1, lanes.ticks(0, s)
-            found.own(part.ring, lanes.begins(0, s)[1][part.ring])
-            came = found.first(part.ring, of_ring, 0)
-            found.sweep(part.ring, came, of_ring, 0, 2 * n - 2, n - 1)
+            self.ring_batch[s] = known[ring].batch
+
+    def _ring_batches(self, ticks: I64 | None = None, level: I64 | None = None) -> Batches:
+        """Up to what goes round the nodes after the ring; where there is none, none yet."""
+        found, ring, n = Batches(self.m + 1, self.lanes.target), self.part.ring, self.m + 1
+        if ticks is not None and level is not None:
+            found.own(ring, level[ring])
+            came = found.first(ring, ticks, 0)
+            found.sweep(ring, came, ticks, 0, 2 * n - 2, n - 1)
             found.batch += 1
-            self.ring_batch[s] = found.batch
+        return found
+
+    def _meeting_batches(self, found: Batches, ticks: I64, level: I64, over: I64, own: bool, through: bool) -> tuple[I64, Any]:
+        """(batches in which results go round the nodes, orders that `_times` asks for)."""
+        m, every = self.m, self.every
         if own:
             found.own(every, level[:m])
         if not through:
             found.own(np.array([m]), level[m:])
-        first, seen = True, np.zeros(0, np.int64)
-        if own:
-            first = not through and found.raws_first()
-            if first:
-                seen = found.row(ticks)
+        raws = came = None
+        if own and not through:
+            came, seen, raws = found.hops_and_raws(ticks)
+        elif own:
             came = found.first(every, ticks, 1)
-            if not through and not first:
-                found.raws_second(came)
-                seen = found.row(ticks)
-            found.sweep(every, came, ticks, 1, m - 1, m - 1)
         elif not through:
             seen = found.row(ticks)
+        if came is not None:
+            found.sweep(every, came, ticks, 1, m - 1, m - 1)
         if through:
             if not own:
-                found.own(every, self.over_batch[s, :m])
+                found.own(every, over[:m])
             order, seen = found.partials(ticks)
             found.outsider_adds(seen, int(level[m]))
             found.seen(every, found.row(ticks))
@@ -257,12 +273,12 @@ class Evaluation:
         else:
             found.seen(every, seen)
             if not own:
-                found.own(every, self.over_batch[s, :m])
+                found.own(every, over[:m])
             found.batch[:m] += 1
             order = found.rounds(ticks, back=True)
             found.batch[m] += 1
         found.batch[: m - 1] += 1
-        self.end_batch[s], self.orders[s] = found.batch, (first, order)
+        return found.batch, (raws, order)
 
     # -- inside nodes
 
@@ -329,16 +345,19 @@ class Evaluation:
         lanes, part, m, every = self.lanes, self.part, self.m, self.every
         own, through, begin = part.apart_of[s] < 0, bool(part.through[s]), lanes.begins(-1, s)[0]
         found.cost = lanes.cost(-1, s)
-        first, order = self.orders[s]
+        raws, order = self.orders[s]
+        came = None
         if own:
             found.own(every, begin[:m])
         if not through:
             found.own(np.array([m]), begin[m:])
-            seen = found.row() if first else np.zeros(0, np.int64)
-        if own:
+        if own and not through:
+            came, seen = found.hops_and_raws(raws)
+        elif own:
             came = found.first(every, 1)
-            if not through and not first:
-                seen = found.row()
+        elif not through:
+            seen = found.row()
+        if came is not None:
             found.sweep(every, came, 1, m - 1, m - 1)
         if not own and through:
             found.own(every, self._handed(s))
