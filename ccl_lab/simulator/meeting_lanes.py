@@ -25,6 +25,7 @@ I64 = npt.NDArray[np.int64]
 
 PLACES = 1 << 20  # of a tick
 NEVER = np.iinfo(np.int64).max
+_MOST_STEPS = 256  # of a reduce-scatter in which raw parts come
 
 
 def tick_of(key: I64) -> I64:
@@ -41,9 +42,10 @@ def scan(ready: I64, free: int, each: I64) -> I64:
 
 
 class Raws(NamedTuple):
-    """behind: bool[m], members whose first hop comes after the outsider's raw part; order: of members, in which it puts these."""
+    """How the outsider's raw parts come among the hops of a reduce-scatter on the same lane. early: of each step, bool[m], who puts before
+    them; order: of members, in which the outsider puts."""
 
-    behind: npt.NDArray[np.bool_]
+    early: list[npt.NDArray[np.bool_]]
     order: I64
 
 
@@ -79,17 +81,18 @@ class Batches:
             raise Inapplicable("a node is met before its ring is through")
         self.last_from[who] = source
 
-    def first(self, at: I64, ticks: I64, shift: int, only: npt.NDArray[np.bool_] | None = None) -> I64:
-        """All along `at` put to the next: keys at which that is seen, by receiver. only: those who do."""
-        who = np.arange(len(at)) if only is None else np.flatnonzero(only)
-        source, to, seen = at[who], np.roll(at, -1)[who], np.zeros(len(at), np.int64)
-        self.batch[source] += 1
-        self._into(to, source, self.batch[source])
-        leave = np.maximum(np.maximum(tick_of(self.batch[source]), self.tx[source]), self.rx[to]) + ticks[(who - shift) % len(at)]
+    def first(self, at: I64, ticks: I64, shift: int) -> I64:
+        """All along `at` put to the next: keys at which that is seen, by receiver."""
+        ahead = np.roll(at, -1)
+        self.batch[at] += 1
+        self._into(ahead, at, self.batch[at])
+        return np.roll(self._put(at, ahead, ticks[(np.arange(len(at)) - shift) % len(at)]), 1)
+
+    def _put(self, source: I64, to: I64, ticks: I64) -> I64:
+        leave = np.maximum(np.maximum(tick_of(self.batch[source]), self.tx[source]), self.rx[to]) + ticks
         self.tx[source] = self.rx[to] = leave
         self.last_into[to] = self.batch[source]
-        seen[(who + 1) % len(at)] = leave
-        return seen
+        return leave
 
     def sweep(self, at: I64, came: I64, ticks: I64, shift: int, steps: int, reducing: int) -> None:
         """The steps after the first put: wait, add (the first `reducing`), put (not the last one)."""
@@ -104,24 +107,49 @@ class Batches:
     # -- the outsider sends, and owners add
 
     def hops_and_raws(self, ticks: I64) -> tuple[I64, I64, Raws]:
-        """Members begin a reduce-scatter while the outsider puts raw parts to them: as `first` and `row` return it, and in which order.
+        """Members begin a reduce-scatter while the outsider puts raw parts to them: keys at which the last hop that was begun is seen, and
+        the raw parts, by receiver; how these came among the hops.
 
-        Of one batch the hop comes first; then a raw part has the second turn, and the first turn is that of the first member without.
+        Hops of the raw parts' batch or before it do not depend on them. Of one batch a hop has the first turn; then its receiver's raw
+        part has another one, and the first turn of the outsider is for the first member without.
         """
         m, raw = len(self.batch) - 1, int(self.batch[-1]) + 1
-        every, first = np.arange(m), self.batch[:m] + 1
+        every = np.arange(m)
         if ((self.last_from[:m] != m) & (self.last_into[:m] >= raw)).any():
             raise Inapplicable("the node that lost a NIC meets others before their ring is through")
-        behind, same, order = first > raw, np.roll(first == raw, 1), every
-        if same.any() and not same.all():
-            order = np.append(np.argmin(same), np.delete(every, np.argmin(same)))
-        came = self.first(every, ticks, 1, ~behind)
-        both = ~behind & ~np.roll(behind, 1)
-        if m > 2 and (np.maximum(first + 1, came) + 2 <= raw)[both].any():
-            raise Inapplicable("the node that lost a NIC meets members in the middle of their reduce-scatter")
-        self.last_into[:m] = -1  # checked here
+        self._into((every + 1) % m, every, np.where(self.batch[:m] + 1 <= raw, self.batch[:m] + 1, NEVER))
+        came, early, same = [np.zeros(m, np.int64)], [], np.zeros(m, bool)
+        before = np.ones(m, bool)
+        while len(early) < m - 1:
+            now = before & np.roll(before, 1) if early else before
+            now = now & (self._hop(len(early), came[-1], self.batch[:m]) <= raw)
+            if early and not now.any():
+                break
+            if len(early) == _MOST_STEPS:
+                raise Inapplicable("the node that lost a NIC meets members in the middle of their reduce-scatter")
+            came.append(self._hops(len(early), came[-1], now, ticks))
+            same |= np.roll(now & (self.batch[:m] == raw), 1)
+            early.append(now)
+            before = now
+        self.last_into[:m] = -1  # compared here
+        order = every if same.all() else np.append(np.argmin(same), np.delete(every, np.argmin(same))) if same.any() else every
         seen = self.row(ticks, order)
-        return came + self.first(every, ticks, 1, behind), seen, Raws(behind, order)
+        for step, now in enumerate(early):
+            came[step + 1] += self._hops(step, came[step], ~now, ticks)
+        return came[-1], seen, Raws(early, order)
+
+    @staticmethod
+    def _hop(step: int, came: I64, batch: I64) -> I64:
+        """Batches of the puts of a step: after a wait and an addition, but the first one."""
+        return np.maximum(batch + 1, came) + 2 if step else batch + 1
+
+    def _hops(self, step: int, came: I64, now: npt.NDArray[np.bool_], ticks: I64) -> I64:
+        """Some members put what they hold in a step of their reduce-scatter: keys at which it is seen by receiver, 0 for the others."""
+        who, m = np.flatnonzero(now), len(now)
+        seen = np.zeros(m, np.int64)
+        self.batch[who] = self._hop(step, came[who], self.batch[who])
+        seen[(who + 1) % m] = self._put(who, (who + 1) % m, ticks[(who - 1 - step) % m])
+        return seen
 
     def row(self, ticks: I64, order: I64 | None = None) -> I64:
         """The outsider puts to each member, in a row: keys at which that is seen. order: of members, in which that is served."""
@@ -231,24 +259,36 @@ class Times:
     def _path(self, source: I64, to: I64) -> I64:
         return self.cost.tx_latency[source] + self.cost.rx_latency[to]
 
-    def first(self, at: I64, shift: int, only: npt.NDArray[np.bool_] | None = None) -> I64:
+    def first(self, at: I64, shift: int) -> I64:
         """As Batches: when what is put is seen, by receiver."""
-        cost, who = self.cost, np.arange(len(at)) if only is None else np.flatnonzero(only)
-        source, to, seen = at[who], np.roll(at, -1)[who], np.zeros(len(at), np.int64)
-        chunk = (who - shift) % len(at)
+        return np.roll(self._put(at, np.roll(at, -1), (np.arange(len(at)) - shift) % len(at)), 1)
+
+    def _put(self, source: I64, to: I64, chunk: I64) -> I64:
+        cost = self.cost
         start = np.maximum(np.maximum(self.clock[source], self.tx[source]), self.rx[to])
         self.tx[source], self.rx[to] = start + cost.nic[cost.tx_kind[source], chunk], start + cost.nic[cost.rx_kind[to], chunk]
         leave = np.maximum(self.tx[source], self.rx[to])
         self.left[source] = np.maximum(self.left[source], leave)
-        seen[(who + 1) % len(at)] = leave + self._path(source, to)
-        return seen
+        return leave + self._path(source, to)
 
     def hops_and_raws(self, raws: Raws) -> tuple[I64, I64]:
         """As Batches, in an order that it found."""
-        every = np.arange(len(raws.order))
-        came = self.first(every, 1, ~raws.behind)
+        came = [np.zeros(len(raws.order), np.int64)]
+        for step, now in enumerate(raws.early):
+            came.append(self._hops(step, came[-1], now))
         seen = self.row(raws.order)
-        return came + self.first(every, 1, raws.behind), seen
+        for step, now in enumerate(raws.early):
+            came[step + 1] += self._hops(step, came[step], ~now)
+        return came[-1], seen
+
+    def _hops(self, step: int, came: I64, now: npt.NDArray[np.bool_]) -> I64:
+        """As Batches."""
+        who, m = np.flatnonzero(now), len(now)
+        seen, chunk = np.zeros(m, np.int64), (who - 1 - step) % m
+        if step:
+            self.add(who, chunk, came[who])
+        seen[(who + 1) % m] = self._put(who, (who + 1) % m, chunk)
+        return seen
 
     def sweep(self, at: I64, came: I64, shift: int, steps: int, reducing: int) -> None:
         """As Batches."""

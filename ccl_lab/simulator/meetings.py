@@ -254,15 +254,16 @@ class Evaluation:
             found.own(every, level[:m])
         if not through:
             found.own(np.array([m]), level[m:])
-        raws = came = None
+        raws, came, done = None, None, 0
         if own and not through:
             came, seen, raws = found.hops_and_raws(ticks)
+            done = len(raws.early) - 1
         elif own:
             came = found.first(every, ticks, 1)
         elif not through:
             seen = found.row(ticks)
         if came is not None:
-            found.sweep(every, came, ticks, 1, m - 1, m - 1)
+            found.sweep(every, came, ticks, 1 + done, m - 1 - done, m - 1)
         if through:
             if not own:
                 found.own(every, over[:m])
@@ -346,19 +347,20 @@ class Evaluation:
         own, through, begin = part.apart_of[s] < 0, bool(part.through[s]), lanes.begins(-1, s)[0]
         found.cost = lanes.cost(-1, s)
         raws, order = self.orders[s]
-        came = None
+        came, done = None, 0
         if own:
             found.own(every, begin[:m])
         if not through:
             found.own(np.array([m]), begin[m:])
         if own and not through:
             came, seen = found.hops_and_raws(raws)
+            done = len(raws.early) - 1
         elif own:
             came = found.first(every, 1)
         elif not through:
             seen = found.row()
         if came is not None:
-            found.sweep(every, came, 1, m - 1, m - 1)
+            found.sweep(every, came, 1 + done, m - 1 - done, m - 1)
         if not own and through:
             found.own(every, self._handed(s))
         if through:
