@@ -148,7 +148,8 @@ def meeting_finish(part: Meetings, topology: Topology, count: int, itemsize: int
                    changes: Changes = NONE, *, merge: bool = True, target: int = 0) -> tuple[I64, dict[str, Any]]:  # fmt: skip
     """When each rank ends, i64[n_ranks], and counts: lanes, messages between nodes.
 
-    A message of `count` elements. Raises Inapplicable, which names what does not fit. Cost: 1 ns a message.
+    A message of `count` elements. merge: as of others, nothing here is merged; target: code for one of _core.vector_targets(), for tests.
+    Raises Inapplicable, which names what does not fit. Cost: some 0.7 ns a message, and 6 rows of a number a node for each put inside them.
     """
     if part.misfit:
         raise Inapplicable(part.misfit)

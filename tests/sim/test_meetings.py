@@ -170,3 +170,23 @@ def test_131072_ranks(name: str) -> None:
                            counts=None)
     assert meta["evaluated"]["as"] == "meetings" and meta["time_ps"] > of_problem(problem) * 1e12
     assert name != "optcc" or (summarize(outlined, topology, late={800: "1ms"}).meta["finish_ps"] >= meta["finish_ps"]).all()
+
+
+def test_columns_that_do_not_fit_are_refused() -> None:
+    """Of the native sweeps: other lengths, kinds that are not there, times that doubles do not hold."""
+    def times(**other: Any) -> int:
+        zero, one = np.zeros(3, np.int64), np.ones(3, np.int64)
+        state = {name: np.zeros(3, np.int64) for name in ("clock", "tx", "rx", "came")}
+        return _core.sweep_meeting_times({"sweep": 0, "shift": 0, "steps": 2, "reducing": 1, "target": 0, "latency_ps": one, "add": one,
+                                          "nic": one, "memory_kind": zero, "tx_kind": zero, "rx_kind": zero, **state, **other})  # fmt: skip
+
+    assert times() == 0
+    wrong: list[dict[str, Any]] = [{"clock": np.zeros(4, np.int64)}, {"tx_kind": np.ones(3, np.int64)}, {"nic": np.ones(4, np.int64)},
+                                   {"latency_ps": -np.ones(3, np.int64)}, {"steps": -1}, {"target": 9}]  # fmt: skip
+    assert [times(**each) for each in wrong] == [3] * len(wrong)
+    assert times(nic=np.full(3, 2**51)) == 1
+    fabrics = {"nodes": 1, "group": 2, "puts": 1, "alpha_ps": 0, "first": True, "nbytes": np.ones(1, np.int64),
+               "batch": np.ones(1, np.int64), "source": np.zeros(1, np.int32), "to": np.full(1, 2, np.int32), "order": np.zeros(1, np.int32),
+               **{name: np.ones(2, np.int64) for name in ("bytes_per_s", "latency_ps", "late_ps", "tx_ps", "rx_ps")},
+               **{name: np.ones(1, np.int64) for name in ("ready_ps", "next", "left_ps", "seen_ps")}}  # fmt: skip
+    assert _core.serve_fabrics(fabrics) == 3 and _core.serve_fabrics({**fabrics, "to": np.ones(1, np.int32)}) == 0
