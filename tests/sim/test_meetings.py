@@ -186,7 +186,8 @@ def test_columns_that_do_not_fit_are_refused() -> None:
     assert [times(**each) for each in wrong] == [3] * len(wrong)
     assert times(nic=np.full(3, 2**51)) == 1
     fabrics = {"nodes": 1, "group": 2, "puts": 1, "alpha_ps": 0, "first": True, "nbytes": np.ones(1, np.int64),
-               "batch": np.ones(1, np.int64), "source": np.zeros(1, np.int32), "to": np.full(1, 2, np.int32), "order": np.zeros(1, np.int32),
+               "batch": np.ones(1, np.int64), "source": np.zeros(1, np.int32), "to": np.full(1, 2, np.int32),
+               "order": np.zeros(1, np.int32),
                **{name: np.ones(2, np.int64) for name in ("bytes_per_s", "latency_ps", "late_ps", "tx_ps", "rx_ps")},
                **{name: np.ones(1, np.int64) for name in ("ready_ps", "next", "left_ps", "seen_ps")}}  # fmt: skip
     assert _core.serve_fabrics(fabrics) == 3 and _core.serve_fabrics({**fabrics, "to": np.ones(1, np.int32)}) == 0
