@@ -85,8 +85,9 @@ def outline(collective: str, topology: Topology | int, nbytes: Size = "1MiB", *,
     pairs = found.pairs(problem) if found.pairs else None
     rails = found.rails(problem) if found.rails else None
     paired = found.paired is not None and found.paired(problem)
+    meetings = found.meetings(problem) if found.meetings else None
     return Outline(collective, chosen, problem.n, problem.in_place, problem.nbytes, dtype, redop, why, emit, about, told, loops,
-                   node_phase, chains, pairs, rails, paired)
+                   node_phase, chains, pairs, rails, paired, meetings)
 
 
 def _check_fits(problem: Problem, algorithm: str) -> None:
