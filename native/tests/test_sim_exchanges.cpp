@@ -118,10 +118,10 @@ struct RailsDraw {
     tx_rate = rx_rate = I64s(size, rate), tx_latency = rx_latency = I64s(size, latency);
     for (I64s* const column : {&tx_rate, &rx_rate})
       for (auto& each : *column)
-        if (!alike || draw.one_in(static_cast<std::int64_t>(200))) each = draw(100'000'000, 9'000'000'000);
+        if (!alike || draw.one_in(400)) each = draw(100'000'000, 9'000'000'000);
     for (I64s* const column : {&tx_latency, &rx_latency})
       for (auto& each : *column)
-        if (!alike) each = draw(0, 900'000);
+        if (!alike || draw.one_in(400)) each = draw(0, 900'000);
     if (units < nodes || !draw.one_in(3)) return;
     links = static_cast<std::int32_t>(2 * size);
     changes.draw(draw, alike ? 8 : links, 2'000'000'000);
