@@ -7,9 +7,10 @@ root, in place or not; what `plan` returns does not depend on anything but its a
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
-from ..errors import UsageError
+from ..errors import Inapplicable, UsageError
 from ..ir import Builder, Outline, Schedule
 from ..topo import Topology
 from ..units import Size
@@ -55,11 +56,12 @@ def plan(collective: str, topology: Topology | int, nbytes: Size = "1MiB", *, al
 
 def outline(collective: str, topology: Topology | int, nbytes: Size = "1MiB", *, algorithm: str = "auto", dtype: str = "float32",
             redop: str = "sum", in_place: bool = False, root: int = 0, peer: int = 1, channels: int | None = None,
-            mapped: bool = True) -> Outline:
+            mapped: bool = True, passed_over: Mapping[str, str] = choose.NO_WHY) -> Outline:
     """The schedule that `plan` makes of the same arguments, without its rows: what the simulator takes where there would be too many.
 
-    "auto" takes the cheapest that can be told in seconds; those that spread a loss over the NICs that are left are compared up to 1,024
-    ranks. Errors as `plan`; UsageError for one rank, which has nothing to unroll. Cost: a few arrays of a number per rank.
+    "auto" takes the cheapest that can be told in seconds, but for those that were `passed_over` (and why, for the reasons); those that
+    spread a loss over the NICs that are left are compared up to 1,024 ranks. Errors as `plan`; UsageError for one rank, which has nothing
+    to unroll; Inapplicable where all were passed over. Cost: a few arrays of a number per rank.
     """
     problem = make_problem(collective, topology, nbytes, dtype=dtype, redop=redop, in_place=in_place, root=root, peer=peer,
                            channels=channels, counts=None, mapped=mapped)
@@ -70,8 +72,12 @@ def outline(collective: str, topology: Topology | int, nbytes: Size = "1MiB", *,
     if algorithm == "auto":
         whole = problem.n > _MOST_WITH_LANES
         ranked = choose.candidates(problem, whole=whole)
-        chosen = choose.pick(problem, ranked, outlined=True)
-        why = choose.reasons(problem, ranked, chosen, automatic=True, whole=whole, outlined=True)
+        chosen = choose.pick(problem, ranked, outlined=True, passed_over=passed_over)
+        if not chosen:
+            each = "; ".join(f"{name}: {reason}" for name, reason in passed_over.items())
+            raise Inapplicable(f"no algorithm of {collective} is timed in seconds on topology {topology.name!r}: {each}; all others have "
+                               "too many ops. Simulate fewer ranks, name one of them, or take tier='estimate', a closed form.")
+        why = choose.reasons(problem, ranked, chosen, automatic=True, whole=whole, outlined=True, passed_over=passed_over)
     found = find(collective, chosen)
 
     def emit(make: Any) -> Builder:

@@ -106,7 +106,7 @@ def summarize(outline: Outline, topology: Topology, nbytes: Size | None = None, 
     except Inapplicable as why:
         raise Inapplicable(f"{outline.algorithm} {outline.collective} on topology {topology.name!r} cannot be timed without its table of "
                            f"about {outline.ops_about:,} ops: {why}. Simulate fewer ranks, take another algorithm, or "
-                           "tier='estimate', a closed form.") from None
+                           "tier='estimate', a closed form.", why=str(why)) from None
     dtype = dtype or outline.dtype
     blocks = collectives.message_blocks(outline.collective, outline.n_ranks)
     message = 0 if outline.collective == "barrier" else (
