@@ -61,6 +61,8 @@ Group::Group(std::shared_ptr<RankSegment> own, std::vector<std::int32_t> ranks, 
   core_.sources.resize(n);
   core_.targets.resize(n + 1);
   core_.sent.resize(n);
+  core_.has_cells.resize(n);
+  deal_cells();
   core_.received.resize(n);
   Member& self = core_.members[static_cast<std::size_t>(core_.place)];
   self = {own_, &board_at(own_->board()), own_->board(), own_->arena()};
@@ -346,10 +348,16 @@ void Group::reset(std::uint64_t epoch) {
   }
   core_.epoch = epoch;
   core_.number = core_.phase = core_.all_done = 0;
+  deal_cells();
   std::fill(core_.sent.begin(), core_.sent.end(), 0);
   std::fill(core_.received.begin(), core_.received.end(), 0);
   core_.status = {};
   running_ = broken_ = false;
+}
+
+// At first the lower of two ranks has them.
+void Group::deal_cells() {
+  for (int j = 0; j < core_.n; ++j) core_.has_cells[static_cast<std::size_t>(j)] = core_.place < j;
 }
 
 void Group::add_alias(const Alias& alias) {

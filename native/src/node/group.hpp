@@ -96,6 +96,7 @@ class Group {
   Status check(const Call& call) const;
   void begin_pair();
   void begin_trials();
+  void deal_cells();
   void describe_buffers();
   void learn();
   bool locate(const std::byte* data, std::uint64_t nbytes, std::uint64_t& offset, std::uint16_t& head, std::uint16_t& tail) const;
