@@ -83,7 +83,7 @@ int Progress::step() {
   if (has_all()) links_.expects_no_more();
   did += links_.poll(now_ns_, completions_, events_);
   did += jobs_.poll(completions_);
-  if (did > 0) now_ns_ = now_ns();  // bytes were moved: what follows begins now
+  if (did > 0 && spans_.enabled()) now_ns_ = now_ns();  // bytes were moved: what follows begins now
   did += handle_events();
   did += windows_.settle(completions_);
   // First who is where, then what the completions mean for each: a run that changed places in between would get them twice, or not.

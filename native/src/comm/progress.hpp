@@ -48,8 +48,9 @@ class Progress {
   const Windows& windows() const { return windows_; }
   // An op of a window; ok: it goes on by itself, or has ended already.
   Status post(const std::shared_ptr<Sided>& op);
-  // Before and after a sleep on the doorbell: ranks of the node ring it only in between. False: nothing to take back.
-  bool announce_sleep() const {
+  // Before the last step ahead of a sleep, and after the sleep: ranks of the node ring the doorbell only in between. False: nothing to take back.
+  bool announce_sleep() {
+    links_.about_to_sleep();
     const bool waits = current() != nullptr && current()->fused();
     if (waits) local_->group().announce_doorbell();
     return waits;

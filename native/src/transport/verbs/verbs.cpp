@@ -380,14 +380,16 @@ void VerbsTransport::retire(const Path& path) {
 
 int VerbsTransport::poll(std::int64_t now_ns, std::vector<Completion>& completions, std::vector<LinkEvent>& events) {
   if (links_.empty()) return 0;
-  if (busy_ && ++unlooked_ < kMostUnlooked) {
+  if (busy_ && !arms_ && ++unlooked_ < kMostUnlooked) {
     const int done = serve_all(now_ns, completions, events);
     if (done > 0 || links_.empty()) return done;
   }
   unlooked_ = 0;
   look();
   // Armed before it is looked for the last time: what comes after that wakes.
-  for (const auto& link : links_) link->verbs.arm();
+  for (const auto& link : links_)
+    if (arms_) link->verbs.arm();
+  arms_ = false;
   const int done = serve_all(now_ns, completions, events);
   busy_ = done > 0;
   return done;
@@ -396,7 +398,11 @@ int VerbsTransport::poll(std::int64_t now_ns, std::vector<Completion>& completio
 void VerbsTransport::wait_set(std::vector<pollfd>& descriptors, std::int64_t& wake_ns) const {
   if (links_.empty()) return;
   descriptors.push_back({poller_.fd(), POLLIN, 0});
-  for (const auto& link : links_) link->verbs.wake(wake_ns);
+  for (const auto& link : links_) {
+    link->verbs.wake(wake_ns);
+    arms_ = arms_ || !link->verbs.armed();
+  }
+  if (arms_) wake_ns = 0;
 }
 
 void VerbsTransport::reset(std::uint16_t epoch) {
