@@ -83,6 +83,7 @@ class Progress {
   Inbox inbox() const { return {own_->signals(), own_->ready_slots()}; }
   Status check_lost(const Program& program) const;
   bool has_all();
+  void look_at_clock();
   bool begin_next();
   bool held_back();
   const std::shared_ptr<Work>& current() const { return runs_.current(); }
@@ -130,6 +131,7 @@ class Progress {
   std::vector<Stream::Partition> computed_;
   std::uint64_t n_news_ = 0;
   std::int64_t now_ns_ = 0;
+  bool late_ = false;               // bytes were moved since then
   std::int64_t held_until_ns_ = 0;  // when a stall let a work begin, the last time
   std::uint16_t epoch_ = 0;
   bool stopped_ = false;

@@ -155,7 +155,7 @@ class Transport {
   virtual int poll(std::int64_t now_ns, std::vector<Completion>& completions, std::vector<LinkEvent>& events) = 0;
 
   // Who polls is about to sleep, if the next poll does nothing: what wakes a sleeper, and costs something to ask for, is asked for in that
-  // poll. Who never says so is told by wait_set to poll once more.
+  // poll. Who once says so says it ahead of every sleep, or is told by wait_set to poll once more; for who never does, polls ask always.
   virtual void about_to_sleep() {}
 
   // What to sleep on while idle: appends descriptors, and lowers wake_ns to the latest time (ns, CLOCK_MONOTONIC) by

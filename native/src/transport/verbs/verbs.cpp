@@ -387,8 +387,8 @@ int VerbsTransport::poll(std::int64_t now_ns, std::vector<Completion>& completio
   unlooked_ = 0;
   look();
   // Armed before it is looked for the last time: what comes after that wakes.
-  for (const auto& link : links_)
-    if (arms_) link->verbs.arm();
+  if (arms_ || !says_)
+    for (const auto& link : links_) link->verbs.arm();
   arms_ = false;
   const int done = serve_all(now_ns, completions, events);
   busy_ = done > 0;
