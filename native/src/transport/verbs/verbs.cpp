@@ -380,7 +380,7 @@ void VerbsTransport::retire(const Path& path) {
 
 int VerbsTransport::poll(std::int64_t now_ns, std::vector<Completion>& completions, std::vector<LinkEvent>& events) {
   if (links_.empty()) return 0;
-  if (busy_ && !arms_ && ++unlooked_ < kMostUnlooked) {
+  if (busy_ && ++unlooked_ < kMostUnlooked) {
     const int done = serve_all(now_ns, completions, events);
     if (done > 0 || links_.empty()) return done;
   }
