@@ -27,13 +27,14 @@ __all__ = ["ALGORITHMS", "Algorithm", "Cost", "Problem", "algorithms", "estimate
 
 def plan(collective: str, topology: Topology | int, nbytes: Size = "1MiB", *, algorithm: str = "auto", dtype: str = "float32",
          redop: str = "sum", in_place: bool = False, root: int = 0, peer: int = 1, channels: int | None = None,
-         counts: Any = None, mapped: bool = True) -> Schedule:
+         counts: Any = None, mapped: bool = True, overlaps: bool = True) -> Schedule:
     """A schedule for `collective` on `topology` (or on that many ranks of one node).
 
     nbytes: size of the message, bytes or text ("64MiB"), as nccl-tests count it: the larger buffer of a rank; the schedule
     serves other sizes too. algorithm: a name of `algorithms(collective)`, or "auto" for the cheapest by estimate. root: of
     broadcast, reduce, gather, scatter, send_recv; peer: receiver of send_recv. channels: streams per rank (default: by
-    NICs). counts: int[n, n] elements from rank i to rank j, for all_to_allv; then nbytes is ignored.
+    NICs). counts: int[n, n] elements from rank i to rank j, for all_to_allv; then nbytes is ignored. mapped: ranks of a node can read
+    each other's memory. overlaps: False where the core of a rank that adds is also what moves its bytes, as in soft RoCE on one core.
 
     Returns a Schedule whose `.reasons` compare all algorithms. Raises UsageError for an unknown name, a wrong root or
     size or an algorithm that does not fit the topology, DtypeError for a type or reduction the engine lacks, ShapeError
@@ -43,7 +44,7 @@ def plan(collective: str, topology: Topology | int, nbytes: Size = "1MiB", *, al
         6
     """
     problem = make_problem(collective, topology, nbytes, dtype=dtype, redop=redop, in_place=in_place, root=root, peer=peer,
-                           channels=channels, counts=counts, mapped=mapped)
+                           channels=channels, counts=counts, mapped=mapped, overlaps=overlaps)
     _check_fits(problem, algorithm)
     if problem.n == 1:
         return _alone(problem, algorithm)
@@ -56,7 +57,7 @@ def plan(collective: str, topology: Topology | int, nbytes: Size = "1MiB", *, al
 
 def outline(collective: str, topology: Topology | int, nbytes: Size = "1MiB", *, algorithm: str = "auto", dtype: str = "float32",
             redop: str = "sum", in_place: bool = False, root: int = 0, peer: int = 1, channels: int | None = None,
-            mapped: bool = True, passed_over: Mapping[str, str] = choose.NO_WHY) -> Outline:
+             mapped: bool = True, overlaps: bool = True, passed_over: Mapping[str, str] = choose.NO_WHY) -> Outline:
     """The schedule that `plan` makes of the same arguments, without its rows: what the simulator takes where there would be too many.
 
     "auto" takes the cheapest that can be told in seconds, but for those that were `passed_over` (and why, for the reasons); those that
@@ -64,7 +65,7 @@ def outline(collective: str, topology: Topology | int, nbytes: Size = "1MiB", *,
     to unroll; Inapplicable where all were passed over. Cost: a few arrays of a number per rank.
     """
     problem = make_problem(collective, topology, nbytes, dtype=dtype, redop=redop, in_place=in_place, root=root, peer=peer,
-                           channels=channels, counts=None, mapped=mapped)
+                           channels=channels, counts=None, mapped=mapped, overlaps=overlaps)
     _check_fits(problem, algorithm)
     if problem.n == 1:
         raise UsageError(f"{collective} among 1 rank: nothing to outline; use plan.")
@@ -119,7 +120,7 @@ def algorithms(collective: str) -> tuple[str, ...]:
 def estimate(collective: str, topology: Topology | int, nbytes: Size = "1MiB", *, algorithm: str, **options: Any) -> Cost:
     """The closed-form cost of an algorithm, without building its schedule; `options` as for `plan`."""
     given = {"dtype": "float32", "redop": "sum", "in_place": False, "root": 0, "peer": 1, "channels": None, "counts": None,
-             "mapped": True}
+             "mapped": True, "overlaps": True}
     problem = make_problem(collective, topology, nbytes, **{**given, **options})
     return find(collective, algorithm).cost(problem)
 
