@@ -75,6 +75,17 @@ TEST(mapped_memory_of_ranks_that_share_cores_needs_no_cells) {
   }, cores(1)));
 }
 
+// One that does not know how few the cores are takes it that its message comes through the cells; it comes all the same.
+TEST(ranks_that_count_cores_differently) {
+  CHECK(run_ranks(2, [](NodeRank& self) {
+    float* const data = self.mapped<float>(0);
+    return send(self, data, 0, 40'000, self.rank == 1) && send(self, data, 1, 40'000, false) && send(self, data, 0, 40'000, self.rank == 1);
+  }, cores(2), [](int rank, node::GroupOptions options) {
+    if (rank == 0) options.n_cores = 1;
+    return options;
+  }));
+}
+
 // Where the kernel is to copy whatever it can, it copies.
 TEST(plain_messages_go_through_the_cells_unless_the_kernel_is_asked_for) {
   for (const bool always : {false, true}) {

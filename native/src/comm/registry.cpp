@@ -340,7 +340,7 @@ void Registry::await_and_notice(const node::Call& call, int place, int n) {
 }
 
 void Registry::notice(const node::Call& call, int place, int n) {
-  if (!automatic_ || node::Group::is_small(call.collective, call.block_bytes, n)) return;
+  if (!automatic_ || node::Group::is_small(call.collective, call.block_bytes, n) || group_->by_cells(call)) return;
   const node::Blocks blocks = node::blocks_of(call.collective, place, n, call.root, call.peer);
   const std::uint64_t input_bytes = blocks.input * call.block_bytes;
   const std::uint64_t output_bytes = blocks.output * call.block_bytes;

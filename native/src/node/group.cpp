@@ -153,6 +153,14 @@ void Group::begin_pair() {
   describe_buffers();
 }
 
+// Who has the cells sends through them; to whom another rank's come does not.
+bool Group::by_cells(const Call& call) const {
+  if (call.collective != Collective::send_recv || call.block_bytes <= kSlotBytes || call.block_bytes > kPairCells * kSlotBytes) return false;
+  if (core_.n > core_.n_cores || cross_from_ == 0 || call.root == call.peer) return false;
+  if (core_.place == call.root) return core_.has_cells[static_cast<std::size_t>(call.peer)];
+  return core_.place == call.peer && !core_.has_cells[static_cast<std::size_t>(call.root)];
+}
+
 void Group::begin_trials() {
   asked_ = true;
   if (reading_across_pays()) trials_ = std::make_unique<RouteTrials>();
@@ -191,9 +199,11 @@ void Group::describe_buffers() {
                         call.output < call.input + in_bytes;
   if (overlaps) at.flags |= kOverlaps;
   at.address = reinterpret_cast<std::uint64_t>(call.input);
-  if (in_bytes > 0 && locate(call.input, in_bytes, at.input, at.input_head, at.input_tail))
+  // Nobody has made sure that such buffers still are where they were.
+  const bool by_cells_only = by_cells(call);
+  if (in_bytes > 0 && !by_cells_only && locate(call.input, in_bytes, at.input, at.input_head, at.input_tail))
     at.flags |= kInputMapped;
-  if (out_bytes > 0 && locate(call.output, out_bytes, at.output, at.output_head, at.output_tail))
+  if (out_bytes > 0 && !by_cells_only && locate(call.output, out_bytes, at.output, at.output_head, at.output_tail))
     at.flags |= kOutputMapped;
   if (can_cross_) at.flags |= kCanCross;
   const bool pair = call.collective == Collective::send_recv;
