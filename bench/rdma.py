@@ -9,7 +9,8 @@ And a NIC that is pulled in the middle of an all_reduce (rdma_failover.py): time
 
     python -m bench rdma
     python -m bench.rdma FILE SECONDS     measures the next cases for about so long, keeps them in FILE, and writes the record with the last
-    python -m bench.rdma failover         only the pulled NIC, anew in the record that is there
+    python -m bench.rdma sums FILE SECONDS   the same of all_reduce alone, anew in the record that is there
+    python -m bench.rdma failover         only the pulled NIC, likewise
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,7 @@ PEERS = ("ib_write_bw", "ib_write_bw_yielding")  # sides that the others are com
 LIMITS = dict.fromkeys(("all_reduce", "all_reduce_in_place"), "ib_write_bw_both_ways")
 # And what the one core of a machine does of the same bytes and sums, written by hand: the core limit.
 CORE_LIMITS = {"all_reduce": "by_hand", "all_reduce_in_place": "by_hand_in_place"}
+SUMS = ("ib_write_bw_both_ways", *CORE_LIMITS, *CORE_LIMITS.values())
 ROUNDS, MOVED_BYTES, TIMEOUT_S = 3, 32 << 20, 1800
 NICS = (1, 4)
 SIZES = (64 << 10, 1 << 20, 8 << 20)
@@ -79,15 +82,18 @@ def rows_of(printed: str) -> list[dict[str, Any]]:
         if not rounds:
             raise RuntimeError(f"{nics} NIC(s), {nbytes} bytes: no round told transfers from starts; is the machine busy?")
         seconds = {side: [row["sides"][side]["s_per_transfer"] for row in rounds] for side in rounds[0]["sides"]}
-        best = [min(pair) for pair in zip(*(seconds[peer] for peer in PEERS), strict=True)]
-        ratios = {side: statistics.median(peer / own for peer, own in zip(best, times, strict=True)) for side, times in seconds.items()}
+        best = [min(pair) for pair in zip(*(seconds[peer] for peer in PEERS if peer in seconds), strict=True)]
+        compared = seconds if best else {}
+        ratios = {side: statistics.median(peer / own for peer, own in zip(best, times, strict=True)) for side, times in compared.items()}
         rates = {side: nics * nbytes / statistics.median(times) / 1e9 for side, times in seconds.items()}
         for side, limit in LIMITS.items():
+            if limit not in seconds or side not in seconds:
+                continue
             ratios[side] = statistics.median(most / own for most, own in zip(seconds[limit], seconds[side], strict=True))
         of_core = {
             side: statistics.median(most / own for most, own in zip(seconds[limit], seconds[side], strict=True))
             for side, limit in CORE_LIMITS.items()
-            if limit in seconds
+            if limit in seconds and side in seconds
         }
         found.append({
             "nics": nics, "bytes": nbytes, "gbytes_per_s": rates, "of_peer": ratios, "of_core_limit": of_core, "counted": len(rounds),
@@ -96,8 +102,8 @@ def rows_of(printed: str) -> list[dict[str, Any]]:
     return found
 
 
-def _measure(known: dict[str, Any], seconds: float = float("inf")) -> bool:
-    """Adds to known["printed"] for so many seconds, a boot for each case of each round; whether all are there."""
+def _measure(known: dict[str, Any], seconds: float = float("inf"), sides: Sequence[str] = ()) -> bool:
+    """Adds to known["printed"] for so many seconds, a boot for each case of each round; whether all are there. sides: none means all."""
     until = time.monotonic() + seconds
     for round_ in range(ROUNDS):
         for case in (f"{nics}:{nbytes}" for nics in NICS for nbytes in SIZES):
@@ -107,7 +113,7 @@ def _measure(known: dict[str, Any], seconds: float = float("inf")) -> bool:
             if time.monotonic() > until:
                 return False
             began = time.monotonic()
-            command = [sys.executable, "-m", "bench.rdma_sides", str(round_), str(MOVED_BYTES), case]
+            command = [sys.executable, "-m", "bench.rdma_sides", str(round_), str(MOVED_BYTES), case, *sides]
             outcomes = rig.run(command, machines=2, nics=max(NICS), timeout_s=TIMEOUT_S)
             if rig.status_of(outcomes):
                 raise RuntimeError("\n".join(map(str, outcomes)))
@@ -198,19 +204,37 @@ def _failover_again() -> None:
     print(path)
 
 
-def _part(path: Path, seconds: float) -> None:
+def _sums(known: dict[str, Any]) -> dict[str, Any]:
+    """The part of a record about all_reduce alone: its own rows, commit and time."""
+    rows = rows_of("".join(known["printed"].values()))
+    for row in rows:
+        said = ", ".join(f"{side} {ratio:.0%} of {CORE_LIMITS[side]}" for side, ratio in row["of_core_limit"].items())
+        print(f"rdma: {row['nics']} NIC(s), {row['bytes'] >> 10} KiB: {said}", flush=True)
+    return {
+        "commit": commit(), "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "limits": LIMITS, "core_limits": CORE_LIMITS,
+        "moved_bytes_per_nic": MOVED_BYTES, "took_s": known["took_s"], "load": os.getloadavg(), "cases": rows,
+    }  # fmt: skip
+
+
+def _part(path: Path, seconds: float, sums: bool = False) -> None:
     if why := missing():
         raise SystemExit(why)
     known = json.loads(path.read_text()) if path.exists() else {"printed": {}, "took_s": 0.0}
-    whole = _measure(known, seconds)
+    whole = _measure(known, seconds, SUMS if sums else ())
     path.write_text(json.dumps(known))
     print(f"{len(known['printed'])} of {ROUNDS * len(NICS) * len(SIZES)} cases and rounds")
-    if whole:
+    if whole and sums:
+        record = ROOT / "bench/records/rdma.json"
+        record.write_text(json.dumps(json.loads(record.read_text()) | {"sums": _sums(known)}, indent=1) + "\n")
+        print(record)
+    elif whole:
         print(save("rdma", _facts(known) | {"failover": failover()}, ROOT / "bench/records"))
 
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["failover"]:
         _failover_again()
+    elif sys.argv[1] == "sums":
+        _part(Path(sys.argv[2]), float(sys.argv[3]), sums=True)
     else:
         _part(Path(sys.argv[1]), float(sys.argv[2]))

@@ -183,14 +183,16 @@ def timed(side: Side, meeting: Meeting, rails: Sequence[int], nbytes: int, trans
 
 
 def main() -> None:
-    """Arguments: number of the round, bytes a side moves over each NIC, then cases NICS:BYTES."""
+    """Arguments: number of the round, bytes a side moves over each NIC, then a case NICS:BYTES or several, then names of sides (all)."""
     round_, moved = int(sys.argv[1]), int(sys.argv[2])
     meeting = Meeting()
-    for word in sys.argv[3:]:
+    cases, named = [word for word in sys.argv[3:] if ":" in word], [word for word in sys.argv[3:] if ":" not in word]
+    sides = [name for name in SIDES if name in named or not named]
+    for word in cases:
         nics, nbytes = map(int, word.split(":"))
         many = FEW + max(moved // nbytes, FEW)
         found = {}
-        for name in list(SIDES)[:: 1 if round_ % 2 == 0 else -1]:
+        for name in sides[:: 1 if round_ % 2 == 0 else -1]:
             few_s, many_s = (timed(SIDES[name], meeting, range(1, nics + 1), nbytes, count) for count in (FEW, many))
             found[name] = {"few_s": few_s, "many_s": many_s, "s_per_transfer": (many_s - few_s) / (many - FEW)}
         if ME == 1:

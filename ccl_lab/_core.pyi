@@ -106,7 +106,24 @@ def divide(dtype: int, dst: np.ndarray, divisor: int) -> None: ...    # how an a
 def now_ns() -> int: ...
 def status_codes() -> dict[str, int]: ...                              # class name of ccl_lab.errors -> native status code
 def build_info() -> dict: ...
-# simulator functions are bound by bind_sim(m) (native/bind/sim.cpp, simulator engineer)
+
+# The simulator. `columns`: numbers and arrays by name, those of the structs in native/src/sim; what is found is written into arrays among them.
+# The first number that comes back is a status: 0 ok, else as the header says.
+def simulate_exact(rank: np.ndarray, channel: np.ndarray, kind: np.ndarray, peer: np.ndarray, sig_channel: np.ndarray, value: np.ndarray, work_bytes: np.ndarray, nominal_bytes: np.ndarray, hold_ps: np.ndarray, compute_ps: np.ndarray, ready_ps: np.ndarray, request_ps: np.ndarray, link_a: np.ndarray, link_b: np.ndarray, link_ticks: np.ndarray, link_bytes_per_s: np.ndarray, link_latency_ps: np.ndarray, late_ps: np.ndarray, tier_ps: np.ndarray, step: np.ndarray, change_link: np.ndarray, change_ps: np.ndarray, change_bytes_per_s: np.ndarray, times: np.ndarray, level: np.ndarray, finish_ps: np.ndarray) -> tuple[int, int, int]: ...  # exact.hpp: status, op, detail; times i64[5, ops]: begin, end, start, leave, arrive
+def simulate_shared(rank: np.ndarray, channel: np.ndarray, kind: np.ndarray, peer: np.ndarray, sig_channel: np.ndarray, value: np.ndarray, work_bytes: np.ndarray, nominal_bytes: np.ndarray, hold_ps: np.ndarray, compute_ps: np.ndarray, ready_ps: np.ndarray, request_ps: np.ndarray, link_a: np.ndarray, link_b: np.ndarray, link_ticks: np.ndarray, link_bytes_per_s: np.ndarray, link_latency_ps: np.ndarray, late_ps: np.ndarray, tier_ps: np.ndarray, step: np.ndarray, job_ops: np.ndarray, route_of: np.ndarray, routes: np.ndarray, times: np.ndarray, level: np.ndarray, finish_ps: np.ndarray) -> tuple[int, int, int]: ...  # sharing.hpp: ops of all jobs, job_ops of each; routes i32[kinds, width], -1: no link
+def fair_rates(routes: np.ndarray, flows: np.ndarray, link_bytes_per_s: np.ndarray, again: np.ndarray, out: np.ndarray) -> None: ...  # sharing_rates.hpp: in units of 2^-10 bytes/s; for tests
+def simulate_rings(columns: dict[str, object]) -> tuple[int, int, int]: ...     # rings.hpp: status, rounds evaluated, rounds jumped over; into finish_ps, end_ps, end_batch
+def simulate_gathers(columns: dict[str, object]) -> bool: ...                   # gathers.hpp: False where columns do not fit; into finish_ps
+def simulate_chains(columns: dict[str, object]) -> tuple[int, int, int, int]: ...  # chains.hpp: status, units, units whose times were evaluated, units put in order; into finish_ps
+def simulate_pairs(columns: dict[str, object]) -> int: ...                      # pairs.hpp; into arrived_ps, left_ps, turns
+def simulate_rails(columns: dict[str, object]) -> int: ...                      # rails.hpp; into arrived_ps, left_ps, seen_ps, near_left_ps
+def simulate_paired(columns: dict[str, object]) -> int: ...                     # paired.hpp; into finish_ps
+def vector_targets() -> list[int]: ...                                          # vectors.hpp: what `target` of pairs, rails and exchanges may be on this processor, besides 0, the best
+class Flow:                         # flow.hpp: ops timed as they are told
+    def __init__(self, columns: dict[str, object]) -> None: ...
+    def run(self, kind: int, rank: np.ndarray, channel: np.ndarray, peer: np.ndarray, sig_channel: np.ndarray, value: np.ndarray, chunk: np.ndarray, n_chunks: np.ndarray, sources: int, ready_ps: np.ndarray, tier_ps: np.ndarray, step: np.ndarray, times: np.ndarray) -> int: ...  # i32, one row an op; ready_ps, tier_ps i64 and times i32 may be empty
+    def finish(self, finish_ps: np.ndarray) -> int: ...                  # all is told: raises finish_ps to the end of each rank
+    ops: int
 
 def rdma_nics_of(addresses: list[str]) -> list[tuple[str, int, int]]: ...  # (device, port, index of the GID) that has each address; UnsupportedError with what there is
 def rdma_library() -> None: ...                                          # loads libibverbs; UnsupportedError naming what is missing

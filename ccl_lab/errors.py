@@ -104,7 +104,11 @@ class UnsupportedError(CclError, NotImplementedError):
 
 
 class Inapplicable(UnsupportedError):
-    """A schedule cannot be timed without its table of ops: the message says why."""
+    """A schedule cannot be timed without its table of ops: the message says why, and `why` that alone."""
+
+    def __init__(self, message: str, *, why: str = "", rank: int = -1, nic: int = -1, op_id: int = -1) -> None:
+        super().__init__(message, rank=rank, nic=nic, op_id=op_id)
+        self.why = why or message
 
 
 def all_errors() -> dict[str, type[CclError]]:

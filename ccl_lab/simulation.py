@@ -82,6 +82,8 @@ def simulate(what: Schedule | Outline | str, topology: Topology | str, nbytes: S
         others, of_ops = _sorted_rows(rows, result, tier)
         summary = simulate(what, where, nbytes, dtype, counts, late, compute_ps, alpha, interference, tier=tier, jobs=jobs,
                            faults=[text for text in faults if "at=" in text], result="summary", **options)  # fmt: skip
+        if isinstance(what, str):
+            options["algorithm"] = summary.meta["algorithm"]
         found = _with_rows(summary, others, what, where, options)
         if of_ops:
             schedule = _schedule(what, where, nbytes, dtype, counts, options, "rows of steps and of a rank or NIC are of ops:")
@@ -117,7 +119,7 @@ def simulate(what: Schedule | Outline | str, topology: Topology | str, nbytes: S
         trace = simulate_schedule(plan(what, where, counts=counts, **options), where, late=late, alpha=alpha,
                                   changes=changes)  # fmt: skip
         return _summary_of(trace) if result == "summary" else trace
-    return _outlined(outline(what, where, **options), where, None, None, late, alpha, result, changes)
+    return _chosen(what, where, options, late, alpha, result, changes)
 
 
 def _sorted_rows(rows: Sequence[str] | str, result: str, tier: str) -> tuple[list[str], list[str]]:
@@ -234,6 +236,20 @@ def _outlined(what: Outline, topology: Topology, nbytes: Size | None, dtype: str
         if what.ops_about > MOST_ROWS:
             raise
         return _summary_of(simulate_schedule(what.unroll(), topology, nbytes, dtype, late=late, alpha=alpha, changes=changes))
+
+
+def _chosen(what: str, topology: Topology, options: Mapping[str, Any], late: Any, alpha: Duration, result: str,
+            changes: Changes) -> Result:  # fmt: skip
+    """The algorithm that was asked for; of "auto" the cheapest that can be timed. Inapplicable says why each cannot."""
+    passed_over: dict[str, str] = {}
+    while True:
+        planned = outline(what, topology, **options, passed_over=passed_over)
+        try:
+            return _outlined(planned, topology, None, None, late, alpha, result, changes)
+        except Inapplicable as why:
+            if options.get("algorithm", "auto") != "auto":
+                raise
+            passed_over[planned.algorithm] = why.why
 
 
 def _summary_of(trace: Trace) -> Summary:

@@ -309,7 +309,8 @@ class Communicator(Exchanging, Windowing):
     def _planned(self, collective: str, nbytes: int, algorithm: str, **details: Any) -> Schedule:
         """A proved schedule. Where all ranks share a node's memory, `auto` is what the node layer runs."""
         mapped = bool(self._member.engine.node_complete)
-        schedule = plan(collective, self.topology, nbytes, algorithm=algorithm, mapped=mapped, **details)
+        overlaps = self._member.between_nodes.overlaps
+        schedule = plan(collective, self.topology, nbytes, algorithm=algorithm, mapped=mapped, overlaps=overlaps, **details)
         if mapped and algorithm == "auto" and schedule.algorithm not in FUSED and collective in _ONE_PASS:
             schedule = plan(collective, self.topology, nbytes, algorithm="one_pass", mapped=True, **details)
         verify(schedule)

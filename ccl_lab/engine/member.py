@@ -187,6 +187,7 @@ class Member:
             "listen": self._acceptor.addresses if self._acceptor else [],
             "rdma": self._rdma_card(),
         }
+        card["one_core"] = verbs.one_core(card["rdma"])
         card["gpu_direct"] = verbs.direct_card(card["rdma"], self.options.rdma)
         turn, seconds = self._generation, self.options.start_timeout_s
         suffix = "" if turn is None else f"-{turn}"
@@ -197,6 +198,8 @@ class Member:
                 self.engine.attach_peer(int(peer), cards[peer]["pid"], cards[peer]["segment_fd"])
         self._shape_nics()
         self.between_nodes = self._choose_rails([card["rdma"] for card in cards])
+        if self.between_nodes.nics is not None and any(card["one_core"] for card in cards):
+            self.between_nodes = self.between_nodes._replace(overlaps=False)
         self.not_direct = verbs.decide_direct(self.between_nodes, [card["gpu_direct"] for card in cards], node_of.tolist())
         self._repair = self._open_repair() if self._addresses and self.options.failover else None
         messages = self._repair.card if self._repair else []

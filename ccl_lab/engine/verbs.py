@@ -7,12 +7,13 @@ same decision everywhere; where it is sockets though verbs were possible for som
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _core, units
+from .. import _core, rdma, units
 from ..errors import CclError, ConfigError, UnsupportedError, UsageError
 from ..topo import Topology
 from .reach import CLASSES, Reach, reaches_of
@@ -63,10 +64,14 @@ class Settings(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What carries bytes between nodes: `nics` (device, port, GID index) of this node for verbs, None for sockets."""
+    """What carries bytes between nodes: `nics` (device, port, GID index) of this node for verbs, None for sockets.
+
+    overlaps: whether a rank adds while bytes move; False where on some node the core that adds is what moves them.
+    """
 
     nics: list[tuple[str, int, int]] | None
     why: str
+    overlaps: bool = True
 
 
 def settings_of(text: str) -> Settings:
@@ -157,6 +162,14 @@ def decide(transport: str, cards: list[list[Any] | str], rank: int) -> Decision:
     return Decision(own, f"every NIC of all {len(cards)} ranks is an RDMA device; here {', '.join(nic[0] for nic in own)}")
 
 
+def one_core(found: list[Any] | str) -> bool:
+    """Whether the only core that this process may use moves the bytes of its NICs, too: soft RoCE. found: its `card`."""
+    if isinstance(found, str) or len(os.sched_getaffinity(0)) > 1:
+        return False
+    soft = {device.name for device in rdma.devices() if not device.pci}
+    return bool(found) and all(device in soft for device, *_ in found)
+
+
 def refuses_dma_bufs(device: str) -> str:
     """Why memory of GPUs cannot be registered with an RDMA device; empty where it can."""
     try:
@@ -205,4 +218,6 @@ def explain(options: Any, decision: Decision, topology: Topology, rank: int) -> 
         lines.append(f"  {reach.name}, {to} from here ({reach.why}): {options.rdma.spread(reach.name)}")
     if any(reach.name != ALL_TO_ALL for reach in others):
         lines.append(f"  all_to_all, to any (many send to one at a time): {options.rdma.spread(ALL_TO_ALL)}")
+    if not decision.overlaps:
+        lines.append("  a core that adds is all that moves bytes (soft RoCE on one core): rings send and add whole pieces")
     return "\n".join(lines)

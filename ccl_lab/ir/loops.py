@@ -19,6 +19,7 @@ from ..errors import ShapeError
 from . import collectives
 from .builder import Builder
 from .chains import Chains
+from .meetings import Meetings
 from .pairs import Pairs
 from .rails import Rails
 from .schedule import Schedule
@@ -108,7 +109,8 @@ class Outline:
     factor; `told_about`: as many of them as are told, if what comes several times is told once (Builder.repeat). `loops` where the schedule
     is made of rings; `node_phase(owners)` a Schedule of one node, where the ranks of these local indices take part in rings: what happens
     inside it before they begin; `chains` where it is made of chains, `pairs` where every rank puts to every other one,
-    `rails` where blocks meet inside nodes first; `paired` where, on one channel, rank r exchanges a block with r xor 1, r xor 2, …
+    `rails` where blocks meet inside nodes first; `paired` where, on one channel, rank r exchanges a block with r xor 1, r xor 2, …;
+    `meetings` where lanes meet the one node that lost a NIC.
     """
 
     collective: str
@@ -128,6 +130,7 @@ class Outline:
     pairs: Pairs | None = None
     rails: Rails | None = None
     paired: bool = False
+    meetings: Meetings | None = None
 
     @cached_property
     def _unrolled(self) -> Schedule:

@@ -7,9 +7,10 @@ root, in place or not; what `plan` returns does not depend on anything but its a
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
-from ..errors import UsageError
+from ..errors import Inapplicable, UsageError
 from ..ir import Builder, Outline, Schedule
 from ..topo import Topology
 from ..units import Size
@@ -26,13 +27,14 @@ __all__ = ["ALGORITHMS", "Algorithm", "Cost", "Problem", "algorithms", "estimate
 
 def plan(collective: str, topology: Topology | int, nbytes: Size = "1MiB", *, algorithm: str = "auto", dtype: str = "float32",
          redop: str = "sum", in_place: bool = False, root: int = 0, peer: int = 1, channels: int | None = None,
-         counts: Any = None, mapped: bool = True) -> Schedule:
+         counts: Any = None, mapped: bool = True, overlaps: bool = True) -> Schedule:
     """A schedule for `collective` on `topology` (or on that many ranks of one node).
 
     nbytes: size of the message, bytes or text ("64MiB"), as nccl-tests count it: the larger buffer of a rank; the schedule
     serves other sizes too. algorithm: a name of `algorithms(collective)`, or "auto" for the cheapest by estimate. root: of
     broadcast, reduce, gather, scatter, send_recv; peer: receiver of send_recv. channels: streams per rank (default: by
-    NICs). counts: int[n, n] elements from rank i to rank j, for all_to_allv; then nbytes is ignored.
+    NICs). counts: int[n, n] elements from rank i to rank j, for all_to_allv; then nbytes is ignored. mapped: ranks of a node can read
+    each other's memory. overlaps: False where the core of a rank that adds is also what moves its bytes, as in soft RoCE on one core.
 
     Returns a Schedule whose `.reasons` compare all algorithms. Raises UsageError for an unknown name, a wrong root or
     size or an algorithm that does not fit the topology, DtypeError for a type or reduction the engine lacks, ShapeError
@@ -42,7 +44,7 @@ def plan(collective: str, topology: Topology | int, nbytes: Size = "1MiB", *, al
         6
     """
     problem = make_problem(collective, topology, nbytes, dtype=dtype, redop=redop, in_place=in_place, root=root, peer=peer,
-                           channels=channels, counts=counts, mapped=mapped)
+                           channels=channels, counts=counts, mapped=mapped, overlaps=overlaps)
     _check_fits(problem, algorithm)
     if problem.n == 1:
         return _alone(problem, algorithm)
@@ -55,14 +57,15 @@ def plan(collective: str, topology: Topology | int, nbytes: Size = "1MiB", *, al
 
 def outline(collective: str, topology: Topology | int, nbytes: Size = "1MiB", *, algorithm: str = "auto", dtype: str = "float32",
             redop: str = "sum", in_place: bool = False, root: int = 0, peer: int = 1, channels: int | None = None,
-            mapped: bool = True) -> Outline:
+             mapped: bool = True, overlaps: bool = True, passed_over: Mapping[str, str] = choose.NO_WHY) -> Outline:
     """The schedule that `plan` makes of the same arguments, without its rows: what the simulator takes where there would be too many.
 
-    "auto" takes the cheapest that can be told in seconds; those that spread a loss over the NICs that are left are compared up to 1,024
-    ranks. Errors as `plan`; UsageError for one rank, which has nothing to unroll. Cost: a few arrays of a number per rank.
+    "auto" takes the cheapest that can be told in seconds, but for those that were `passed_over` (and why, for the reasons); those that
+    spread a loss over the NICs that are left are compared up to 1,024 ranks. Errors as `plan`; UsageError for one rank, which has nothing
+    to unroll; Inapplicable where all were passed over. Cost: a few arrays of a number per rank.
     """
     problem = make_problem(collective, topology, nbytes, dtype=dtype, redop=redop, in_place=in_place, root=root, peer=peer,
-                           channels=channels, counts=None, mapped=mapped)
+                           channels=channels, counts=None, mapped=mapped, overlaps=overlaps)
     _check_fits(problem, algorithm)
     if problem.n == 1:
         raise UsageError(f"{collective} among 1 rank: nothing to outline; use plan.")
@@ -70,8 +73,12 @@ def outline(collective: str, topology: Topology | int, nbytes: Size = "1MiB", *,
     if algorithm == "auto":
         whole = problem.n > _MOST_WITH_LANES
         ranked = choose.candidates(problem, whole=whole)
-        chosen = choose.pick(problem, ranked, outlined=True)
-        why = choose.reasons(problem, ranked, chosen, automatic=True, whole=whole, outlined=True)
+        chosen = choose.pick(problem, ranked, outlined=True, passed_over=passed_over)
+        if not chosen:
+            each = "; ".join(f"{name}: {reason}" for name, reason in passed_over.items())
+            raise Inapplicable(f"no algorithm of {collective} is timed in seconds on topology {topology.name!r}: {each}; all others have "
+                               "too many ops. Simulate fewer ranks, name one of them, or take tier='estimate', a closed form.")
+        why = choose.reasons(problem, ranked, chosen, automatic=True, whole=whole, outlined=True, passed_over=passed_over)
     found = find(collective, chosen)
 
     def emit(make: Any) -> Builder:
@@ -85,8 +92,9 @@ def outline(collective: str, topology: Topology | int, nbytes: Size = "1MiB", *,
     pairs = found.pairs(problem) if found.pairs else None
     rails = found.rails(problem) if found.rails else None
     paired = found.paired is not None and found.paired(problem)
+    meetings = found.meetings(problem) if found.meetings else None
     return Outline(collective, chosen, problem.n, problem.in_place, problem.nbytes, dtype, redop, why, emit, about, told, loops,
-                   node_phase, chains, pairs, rails, paired)
+                   node_phase, chains, pairs, rails, paired, meetings)
 
 
 def _check_fits(problem: Problem, algorithm: str) -> None:
@@ -112,7 +120,7 @@ def algorithms(collective: str) -> tuple[str, ...]:
 def estimate(collective: str, topology: Topology | int, nbytes: Size = "1MiB", *, algorithm: str, **options: Any) -> Cost:
     """The closed-form cost of an algorithm, without building its schedule; `options` as for `plan`."""
     given = {"dtype": "float32", "redop": "sum", "in_place": False, "root": 0, "peer": 1, "channels": None, "counts": None,
-             "mapped": True}
+             "mapped": True, "overlaps": True}
     problem = make_problem(collective, topology, nbytes, **{**given, **options})
     return find(collective, algorithm).cost(problem)
 

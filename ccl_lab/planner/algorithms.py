@@ -6,12 +6,13 @@ Is: the one place that names algorithms; `plan`, `auto` and the tests read it. I
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..errors import UsageError, suggest
-from ..ir import Builder, Chains, Pairs, Rails, RingLoops, Schedule
+from ..ir import Builder, Chains, Meetings, Pairs, Rails, RingLoops, Schedule
 from . import (
     all_gather_bruck,
     all_gather_direct,
@@ -24,6 +25,7 @@ from . import (
     all_reduce_flat,
     all_reduce_halving_doubling,
     all_reduce_hierarchical,
+    all_reduce_meetings,
     all_reduce_one_pass,
     all_reduce_optcc,
     all_reduce_recursive,
@@ -78,7 +80,7 @@ class Algorithm(NamedTuple):
 
     Of algorithms on rings also `loops(problem)`, what they repeat, and `node_phase(problem)`, what comes before it in each node (Outline);
     of those on chains `chains(problem)`, of direct ones `pairs(problem)`, of those along rails `rails(problem)`, of
-    exchanges `paired(problem)`.
+    exchanges `paired(problem)`, of those that meet a node that lost a NIC `meetings(problem)`.
     """
 
     build: Callable[[Problem], Builder]
@@ -90,6 +92,7 @@ class Algorithm(NamedTuple):
     pairs: Callable[[Problem], Pairs | None] | None = None
     rails: Callable[[Problem], Rails | None] | None = None
     paired: Callable[[Problem], bool] | None = None
+    meetings: Callable[[Problem], Meetings | None] | None = None
 
 
 _ALL_TO_ALL = {
@@ -108,7 +111,7 @@ DEGRADED = ("balance", "resilient", "recursive", "optcc", "mix")
 def _like_balance(split: Callable[[Problem], Split]) -> dict[str, Any]:
     """Of all_reduce: where nothing is lost, and where their shares are no faster, they are balance, and repeat what it repeats."""
     return {"loops": lambda problem: all_reduce_balance.loops(problem) if split(problem).shares is None else None,
-            "node_phase": all_reduce_balance.node_phase}
+            "node_phase": all_reduce_balance.node_phase, "meetings": partial(all_reduce_meetings.meetings, split)}
 
 
 ALGORITHMS: dict[str, dict[str, Algorithm]] = {

@@ -246,6 +246,18 @@ def _in_shares(weight: I64, least: int) -> tuple[list[tuple[I64, I64]], int]:
     return [(end - size, end)], int(end[-1])
 
 
+def regions_of(topology: Topology, shares: Shares, depth: Depth) -> tuple[list[tuple[I64, I64]], int]:
+    """(lo, hi) parts of each slice: of the ring, where there is one, then of each level; and the number of parts."""
+    found = allocate(topology, shares)
+    weight = found.ring.weight / found.ring.units
+    sizes = [weight * level.share for level in shares.levels]
+    least = [depth.waves * depth.pieces * len(level.members) for level in shares.levels]
+    if shares.ring > 0:
+        sizes.insert(0, weight * shares.ring)
+        least.insert(0, depth.passes * depth.ring_depth * topology.n_nodes)
+    return _regions(sizes, least) if len(sizes) > 1 else _in_shares(found.ring.weight, least[0])
+
+
 def _even(flat: np.ndarray, floor: np.ndarray) -> bool:
     """Whether all slices are equal, so that a part is a chunk."""
     return bool(np.allclose(flat, flat[0]) and (floor == floor[0]).all())
@@ -255,23 +267,19 @@ def build(problem: Problem, name: str, shares: Shares, most_waves: int = MOST_WA
     """The ops of `shares`."""
     topology = problem.topology
     found, depth = allocate(topology, shares), depth_of(problem, shares, most_waves)
-    order, weight = node_order(topology), found.ring.weight / found.ring.units
-    sizes = [weight * level.share for level in shares.levels]
-    least = [depth.waves * depth.pieces * len(level.members) for level in shares.levels]
-    if shares.ring > 0:
-        sizes.insert(0, weight * shares.ring)
-        least.insert(0, depth.passes * depth.ring_depth * topology.n_nodes)
-    regions, parts = _regions(sizes, least) if len(sizes) > 1 else _in_shares(found.ring.weight, least[0])
+    order = node_order(topology)
+    regions, parts = regions_of(topology, shares, depth)
     outside = max([len(level.outsiders) for level in shares.levels], default=0)
-    channels = _channels(topology, found, shares)
-    frame = Frame(problem.builder(name, channels=channels, parts=parts, scratch_blocks=topology.gpus_per_node + outside,
-                                  timetable=shares.tight and bool(shares.levels)), topology,
-                  found.local, ids=iter(range(channels)))
-    every = np.arange(len(weight))
+    channels = channels_of(topology, found, shares)
+    # Where nothing is cut, steps in the order of hops serve every NIC as well, and are told without an op per message.
+    timed = shares.tight and bool(shares.levels) and max(depth) > 1
+    frame = Frame(problem.builder(name, channels=channels, parts=parts, scratch_blocks=topology.gpus_per_node + outside, timetable=timed),
+                  topology, found.local, ids=iter(range(channels)))
+    every = np.arange(len(found.ring.weight))
     ring = Ring(frame, Role.of(found.ring, every, order), *regions.pop(0), depth.passes, depth.ring_depth) if shares.ring > 0 else None
     meetings = [_meeting(frame, found, i, level, region, depth, shares)
                 for i, (level, region) in enumerate(zip(shares.levels, regions, strict=True))]
-    if frame.b.timetable:
+    if timed:
         _timetable(frame, ring, meetings[0], depth)
     _inside(frame, ring, meetings, depth)
     for index in range(depth.passes if ring else 0):
@@ -290,7 +298,7 @@ def _timetable(frame: Frame, ring: Ring | None, meeting: Meeting, depth: Depth) 
     meeting.timed(PIECE, ring.at(depth.passes) if ring is not None else 0)
 
 
-def _channels(topology: Topology, found: Allocation, shares: Shares) -> int:
+def channels_of(topology: Topology, found: Allocation, shares: Shares) -> int:
     """Channels of lanes, of work inside nodes, and numbers that Frame, Ring and Meeting take for signals in it."""
     slices, inside = len(found.ring.channel), topology.gpus_per_node > 1
     numbers = inside * (2 + slices * (shares.ring > 0))
@@ -311,11 +319,11 @@ def _meeting(frame: Frame, found: Allocation, i: int, level: Level, region: tupl
         away, lane_of = Role(np.zeros(0, np.int64), np.zeros((0, members), np.int64)), np.full((len(every), depth.waves), -1)
     else:
         away = Role.of(apart, np.arange(len(apart.channel)), level.members)
-        lane_of = _lanes_of_units(apart, found.fraction[i], len(every), depth.waves)
+        lane_of = lanes_of_units(apart, found.fraction[i], len(every), depth.waves)
     return Meeting(frame, members, meet, away, lane_of, *region, depth.waves, depth.pieces, alternate, early)
 
 
-def _lanes_of_units(apart: Lanes, fraction: float, slices: int, waves: int) -> I64:
+def lanes_of_units(apart: Lanes, fraction: float, slices: int, waves: int) -> I64:
     """Lane of members for each unit, i64[slices, waves], -1 for the slice's own: units one after the other, by weight."""
     weight = np.append(apart.weight / apart.units * fraction, 1 - fraction)
     credit, chosen = np.zeros(len(weight)), []
@@ -368,7 +376,7 @@ def node_phase(problem: Problem, shares: Shares) -> Callable[[I64], Schedule] | 
     if found is None or problem.grid is None or topology.gpus_per_node == 1:
         return None
     inside = (topology.gpus_per_node, tuple(found.ring.channel.tolist()), tuple(found.ring.weight.tolist()), found.local,
-              _channels(topology, found, shares), depth_of(problem, shares), problem.in_place, problem.nbytes, problem.dtype,
+              channels_of(topology, found, shares), depth_of(problem, shares), problem.in_place, problem.nbytes, problem.dtype,
               problem.redop)
     return lambda owners: _one_node(tuple(owners.tolist()), *inside)
 

@@ -5,6 +5,7 @@ Is: a comparison of closed-form estimates. Is not: a measurement; the reasons sa
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +26,7 @@ from .cost import (
     tree_depth,
     tree_slices,
 )
-from .degraded import is_degraded, lost, remaining
+from .degraded import is_degraded, lost, remaining, ring_lanes
 from .problem import Problem
 
 # A table of ops of more rows takes seconds and gigabytes: `auto` looks for a shorter one.
@@ -61,16 +62,21 @@ def candidates(problem: Problem, whole: bool = False) -> list[Candidate]:
     return sorted(found, key=lambda each: (each.cost is None, each.cost.seconds if each.cost else 0.0))
 
 
-def pick(problem: Problem, ranked: list[Candidate], outlined: bool = False) -> str:
+NO_WHY: Mapping[str, str] = {}
+
+
+def pick(problem: Problem, ranked: list[Candidate], outlined: bool = False, passed_over: Mapping[str, str] = NO_WHY) -> str:
     """The cheapest whose table of ops has at most MOST_OPS rows; outlined: of those without a table, in rings, in chains, or MOST_TOLD.
 
     Of those within 1 % of it, one that works on shared memory in place, then the one with the fewest ops: the model says that they
-    are as fast, but it prices a slice that is still in the caches as one that comes from memory.
+    are as fast, but it prices a slice that is still in the caches as one that comes from memory. passed_over: those that are not to be
+    taken; where nothing is left beside them, the empty name.
     """
-    fitting = [each for each in ranked if each.cost and (each.name not in DEGRADED or is_degraded(problem.topology))]
+    fitting = [each for each in ranked if each.cost and each.name not in passed_over
+               and (each.name not in DEGRADED or is_degraded(problem.topology))]  # fmt: skip
     short = [each for each in fitting if not _long(problem, each, outlined)]
     if not short:
-        return min(fitting, key=lambda each: ops_about(problem, each)).name
+        return "" if passed_over else min(fitting, key=lambda each: ops_about(problem, each)).name
     best = short[0].cost.seconds if short[0].cost else 0.0
     close = [each for each in short if each.cost and each.cost.seconds <= 1.01 * best]
     return min(close, key=lambda each: (each.name not in IN_PLACE, ops_about(problem, each))).name
@@ -87,6 +93,9 @@ def _long(problem: Problem, candidate: Candidate, outlined: bool) -> bool:
     if algorithm.paired and _in_step(problem):
         return False
     if algorithm.rails and not problem.topology.tiers_add_latency and algorithm.rails(problem) is not None:
+        return False
+    if algorithm.meetings and (meetings := algorithm.meetings(problem)) is not None and not meetings.misfit and not (
+            problem.topology.tiers_add_latency):
         return False
     loops = algorithm.loops if candidate.name not in BOTH_WAYS else None
     return loops is None or loops(problem) is None
@@ -167,11 +176,12 @@ def _degraded_ops(problem: Problem, name: str) -> int:
         return rows(problem, (SPLITS[name](problem).shares if name in SPLITS else None) or WHOLE)
     if problem.collective.startswith("all_to_all"):
         return problem.n * 2 * problem.n * 8
-    nics, rings = problem.topology.nics_per_node, problem.n * 3 * problem.n * problem.topology.nics_per_node
+    lanes = len(ring_lanes(problem.topology).channel)
+    rings = problem.n * 3 * problem.n * lanes
     if problem.collective in ("gather", "scatter", "send_recv"):
         return min(rings, (2 if problem.collective == "send_recv" else problem.n) * 2 * 8)
     if problem.collective in ("broadcast", "reduce"):
-        return min(rings, problem.n * 3 * nics * broadcast_depth(problem, nics))
+        return min(rings, problem.n * 3 * lanes * broadcast_depth(problem, lanes))
     return rings
 
 
@@ -190,8 +200,8 @@ def loss(problem: Problem) -> tuple[str, ...]:
 
 
 def reasons(problem: Problem, ranked: list[Candidate], chosen: str, automatic: bool, whole: bool = False,
-            outlined: bool = False) -> tuple[str, ...]:  # fmt: skip
-    """One line per algorithm, the chosen one first; unless `whole`, also what a loss means; outlined: as `pick`."""
+            outlined: bool = False, passed_over: Mapping[str, str] = NO_WHY) -> tuple[str, ...]:  # fmt: skip
+    """One line per algorithm, the chosen one first; unless `whole`, also what a loss means; outlined, passed_over: as `pick`."""
     ranked = sorted(ranked, key=lambda each: each.name != chosen)
     best = next(each.cost for each in ranked if each.name == chosen)
     lines = []
@@ -200,7 +210,9 @@ def reasons(problem: Problem, ranked: list[Candidate], chosen: str, automatic: b
             lines.append(f"{each.name}: does not fit: {each.misfit}")
             continue
         tail = ("chosen" if automatic else "as asked") if each.name == chosen else _against(each.cost, best)
-        if each.name != chosen and _long(problem, each, outlined):
+        if each.name in passed_over:
+            tail += f"; passed over: {passed_over[each.name]}"
+        elif each.name != chosen and _long(problem, each, outlined):
             tail += f"; about {ops_about(problem, each):,} ops, too many to {'time in seconds: name it' if outlined else 'build'}"
         lines.append(f"{each.name}: {_numbers(each.cost)}; {tail}")
     return tuple(lines) + (() if whole else loss(problem))

@@ -158,8 +158,10 @@ def ring_channels(problem: Problem, both_ways: bool = False) -> int:
 def ring_depth(problem: Problem, channels: int) -> int:
     """Sub-chunks k of a reducing ring: the reduction of one overlaps the transfer of the next.
 
-    A step costs t_send + t_add / k + k o; least at k = sqrt(t_add / o). At most 4.
+    A step costs t_send + t_add / k + k o; least at k = sqrt(t_add / o). At most 4; 1 where neither can go on during the other.
     """
+    if not problem.overlaps:
+        return 1
     chunk = problem.nbytes / problem.n / channels
     return _power_of_two(math.sqrt(of(problem).add(chunk) / CHUNK_SECONDS), 4)
 

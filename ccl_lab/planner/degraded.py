@@ -135,14 +135,16 @@ def _place(topology: Topology, nodes: I64, amount: F64, load: F64, taken: frozen
     picked = np.full((len(members), CHANNELS), -1)
     weight, which = np.zeros(CHANNELS, np.int64), np.arange(len(members))
     grid = np.arange(len(members))[:, None, None]
+    # Channels as many apart as a node has NICs mostly reach the same ones: those are gone over once.
+    m = topology.nics_per_node
+    once = np.arange(m if m < CHANNELS and (reach.nic[:, m:] == reach.nic[:, :-m]).all() else CHANNELS)
+    like, some, out = np.arange(CHANNELS) % len(once), reach.nic[:, once], reach.out[:, once]
+    # Among equal ends the NIC of the channel's own rail, then the lowest rank.
+    carries, off_rail = np.maximum(rate[grid, some], 1e-9), 1 + 1e-9 * (some != (once % m)[None, :, None])
     for _ in range(units):
-        ends = (now[grid, reach.nic] + unit[:, None, None]) / np.maximum(rate[grid, reach.nic], 1e-9) + reach.out
-        # Among equal ends the NIC of the channel's own rail, then the lowest rank.
-        off_rail = reach.nic != (np.arange(CHANNELS) % topology.nics_per_node)[None, :, None]
-        option = np.argmin(ends * (1 + 1e-9 * off_rail), axis=2)
-        option = np.where(picked >= 0, picked, option)
-        end = np.take_along_axis(ends, option[:, :, None], axis=2)[:, :, 0]
-        nic = np.take_along_axis(reach.nic, option[:, :, None], axis=2)[:, :, 0]
+        ends = (now[grid, some] + unit[:, None, None]) / carries + out
+        option = np.where(picked >= 0, picked, np.argmin(ends * off_rail, axis=2)[:, like])
+        end, nic = ends[which[:, None], like, option], reach.nic[which[:, None], np.arange(CHANNELS), option]
         worst, mean = end.max(axis=0), (end * number[:, None]).sum(axis=0) / number.sum()
         mixed = (nic != nic[:1]).any(axis=0) | (nic[0] != np.arange(CHANNELS) % topology.nics_per_node)
         others = ((weight == 0)[channels], mixed[channels])

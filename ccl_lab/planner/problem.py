@@ -27,7 +27,8 @@ MIN_SLICE_BYTES = 4096
 class Problem:
     """A collective on a topology; `channels` is None where the algorithm decides, `counts` int64[n, n] for all_to_allv.
 
-    `mapped`: ranks of a node can read each other's memory in place. `make` is what algorithms write to: a Builder, or what takes its calls.
+    `mapped`: ranks of a node can read each other's memory in place. `overlaps`: a rank adds while its NICs move other bytes; False where
+    the core that adds is what moves them. `make` is what algorithms write to: a Builder, or what takes its calls.
     """
 
     collective: str
@@ -41,6 +42,7 @@ class Problem:
     channels: int | None = None
     counts: np.ndarray | None = None
     mapped: bool = True
+    overlaps: bool = True
     make: Callable[..., Builder] = Builder
 
     @property
@@ -89,7 +91,7 @@ class Problem:
 
 
 def make_problem(collective: str, topology: Topology | int, nbytes: Size, *, dtype: str, redop: str, in_place: bool, root: int,
-                 peer: int, channels: int | None, counts: Any, mapped: bool = True) -> Problem:
+                 peer: int, channels: int | None, counts: Any, mapped: bool = True, overlaps: bool = True) -> Problem:
     """Checks what the user gave. Raises UsageError, ShapeError or DtypeError naming the argument."""
     collectives.check_names(collective, dtype, redop)
     where = _topology(topology)
@@ -107,7 +109,7 @@ def make_problem(collective: str, topology: Topology | int, nbytes: Size, *, dty
         counts = _counts(counts, n, size // collectives.itemsize(dtype) // n, in_place)
         size = int(counts.sum()) * collectives.itemsize(dtype) // n
     return Problem(collective, where, size, dtype, redop, bool(in_place), int(root), int(peer), channels, counts,
-                   bool(mapped))
+                   bool(mapped), bool(overlaps))
 
 
 def _topology(topology: Topology | int) -> Topology:

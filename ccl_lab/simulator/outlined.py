@@ -6,6 +6,7 @@
     pairs                 pairs.py       every rank puts to every other one
     rails                 rails.py       blocks meet inside nodes, then cross to the same place of each other node
     exchanges             paired.py      two ranks exchange a block, step by step
+    meetings              meetings.py    lanes of healthy nodes meet the one that lost a NIC
     anything else         flow.py        ops are timed while they are planned
 
 Is: the choice, and the Summary. Is not: arithmetic. Invariant: the times are those of exact.py on the unrolled schedule, to the picosecond,
@@ -29,6 +30,7 @@ from .exact import Late, late_times_ps, picoseconds
 from .flow import flow_finish
 from .hierarchy import hierarchical_finish
 from .loops import I64, flat_finish
+from .meetings import meeting_finish
 from .paired import paired_finish
 from .pairs import pair_finish
 from .rails import rail_finish
@@ -65,14 +67,14 @@ def finish_times(outline: Outline, topology: Topology, nbytes: Size | None = Non
             if outline.told_about > _MOST_TOLD:
                 raise
     for kind, part, finish in (("chains", outline.chains, chain_finish), ("pairs", outline.pairs, pair_finish),
-                               ("rails", outline.rails, rail_finish)):  # fmt: skip
+                               ("rails", outline.rails, rail_finish), ("meetings", outline.meetings, meeting_finish)):  # fmt: skip
         if part is None:
             continue
         try:
             found, counts = finish(part, topology, outline.count_of(size, dtype), itemsize, late_ps, alpha_ps, changes, merge=merge)
             return found, {"as": kind, **counts}
         except Inapplicable:
-            if outline.told_about > _MOST_TOLD:
+            if outline.told_about > (_MOST_FLOW if kind == "meetings" else _MOST_TOLD):  # whose ops are told as they happen
                 raise
     if outline.paired:
         try:
@@ -104,7 +106,7 @@ def summarize(outline: Outline, topology: Topology, nbytes: Size | None = None, 
     except Inapplicable as why:
         raise Inapplicable(f"{outline.algorithm} {outline.collective} on topology {topology.name!r} cannot be timed without its table of "
                            f"about {outline.ops_about:,} ops: {why}. Simulate fewer ranks, take another algorithm, or "
-                           "tier='estimate', a closed form.") from None
+                           "tier='estimate', a closed form.", why=str(why)) from None
     dtype = dtype or outline.dtype
     blocks = collectives.message_blocks(outline.collective, outline.n_ranks)
     message = 0 if outline.collective == "barrier" else (

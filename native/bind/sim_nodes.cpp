@@ -9,6 +9,7 @@
 #include "columns.hpp"
 #include "gil.hpp"
 #include "sim/chains.hpp"
+#include "sim/meetings.hpp"
 #include "sim/paired.hpp"
 #include "sim/pairs.hpp"
 #include "sim/rails.hpp"
@@ -92,6 +93,47 @@ int simulate_pairs(const nb::dict& columns) {
   return static_cast<int>(ccl_lab::sim::simulate_pairs(in, out));
 }
 
+int sweep_meeting_batches(const nb::dict& columns) {
+  const ccl_lab::bind::Columns c(columns);
+  using I64 = std::int64_t;
+  const ccl_lab::sim::BatchSweep in{
+      .sweep = static_cast<ccl_lab::sim::Sweep>(c.number("sweep")), .shift = c.number("shift"), .steps = c.number("steps"),
+      .reducing = c.number("reducing"), .batch = c.get<I64>("batch"), .free = c.get<I64>("free"), .ticks = c.get<const I64>("ticks"),
+      .came = c.get<I64>("came"), .target = target_of(c)};
+  const ccl_lab::Unlocked unlocked;
+  return static_cast<int>(ccl_lab::sim::sweep_batches(in));
+}
+
+int sweep_meeting_times(const nb::dict& columns) {
+  const ccl_lab::bind::Columns c(columns);
+  using I64 = std::int64_t;
+  const ccl_lab::sim::TimeSweep in{
+      .sweep = static_cast<ccl_lab::sim::Sweep>(c.number("sweep")), .shift = c.number("shift"), .steps = c.number("steps"),
+      .reducing = c.number("reducing"), .clock = c.get<I64>("clock"), .tx = c.get<I64>("tx"), .rx = c.get<I64>("rx"),
+      .latency_ps = c.get<const I64>("latency_ps"), .add = c.get<const I64>("add"), .nic = c.get<const I64>("nic"),
+      .memory_kind = c.get<const I64>("memory_kind"), .tx_kind = c.get<const I64>("tx_kind"), .rx_kind = c.get<const I64>("rx_kind"),
+      .came = c.get<I64>("came"), .target = target_of(c)};
+  const ccl_lab::Unlocked unlocked;
+  return static_cast<int>(ccl_lab::sim::sweep_times(in));
+}
+
+int serve_fabrics(const nb::dict& columns) {
+  const ccl_lab::bind::Columns c(columns);
+  using I64 = std::int64_t;
+  using I32 = std::int32_t;
+  const ccl_lab::sim::FabricsInput in{
+      .nodes = c.number("nodes"), .group = c.number("group"), .puts = c.number("puts"), .alpha_ps = c.number("alpha_ps"),
+      .batch = c.get<const I64>("batch"), .source = c.get<const I32>("source"), .to = c.get<const I32>("to"), .nbytes = c.get<const I64>("nbytes"),
+      .bytes_per_s = c.get<const I64>("bytes_per_s"), .latency_ps = c.get<const I64>("latency_ps"), .late_ps = c.get<const I64>("late_ps")};
+  const auto order = c.get<I32>("order");
+  const auto ready_ps = c.get<const I64>("ready_ps");
+  const auto next = c.get<I64>("next"), tx_ps = c.get<I64>("tx_ps"), rx_ps = c.get<I64>("rx_ps"), left_ps = c.get<I64>("left_ps"), seen_ps = c.get<I64>("seen_ps");
+  const bool first = c.number("first") != 0;
+  const ccl_lab::Unlocked unlocked;
+  if (first) return static_cast<int>(ccl_lab::sim::order_fabrics(in, order));
+  return static_cast<int>(ccl_lab::sim::serve_fabrics(in, order, ready_ps, next, tx_ps, rx_ps, left_ps, seen_ps));
+}
+
 }  // namespace
 
 void bind_sim_nodes(nb::module_& m) {
@@ -106,6 +148,15 @@ void bind_sim_nodes(nb::module_& m) {
         "native/src/sim/rails.hpp says. Use ccl_lab.simulate.");
   m.def("simulate_paired", &simulate_paired, nb::arg("columns"),
         "Times of pairwise exchanges, into the column finish_ps; returns the status, as native/src/sim/paired.hpp says. Use ccl_lab.simulate.");
+  m.def("sweep_meeting_batches", &sweep_meeting_batches, nb::arg("columns"),
+        "Batches of messages that go from node to node, in the columns batch, free, came; returns the status, as native/src/sim/meetings.hpp says. "
+        "Use ccl_lab.simulate.");
+  m.def("sweep_meeting_times", &sweep_meeting_times, nb::arg("columns"),
+        "Times of messages that go from node to node, in the columns clock, tx, rx, came; returns the status, as native/src/sim/meetings.hpp says. "
+        "Use ccl_lab.simulate.");
+  m.def("serve_fabrics", &serve_fabrics, nb::arg("columns"),
+        "Puts inside nodes: their order (`first`), or, in it, what is ready, into the columns next, tx_ps, rx_ps, left_ps, seen_ps; returns the "
+        "status, as native/src/sim/meetings.hpp says. Use ccl_lab.simulate.");
   m.def("vector_targets", [] {
     std::vector<int> found;
     for (const auto target : {ccl_lab::sim::Target::base, ccl_lab::sim::Target::avx2, ccl_lab::sim::Target::avx512})

@@ -16,6 +16,7 @@
 
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -43,6 +44,8 @@ struct MockFabric {
   std::uint64_t writes_with_imm = 0;
   std::uint64_t plain_writes = 0;
   std::uint64_t signaled = 0;
+  std::uint64_t arms = 0;                    // of completion queues
+  std::function<void()> ahead_of_arm;        // what happens at the last moment before one is armed
   std::vector<std::uint32_t> imms;           // in the order in which they were posted
   std::vector<std::uint32_t> used;           // queue pairs, the same
   verbs::Limits limits{1000, 8192, 1 << 20, 16};
@@ -91,6 +94,8 @@ class MockQueue final : public verbs::CompletionQueue {
     return overrun_ ? -1 : n;
   }
   Status arm() override {
+    ++fabric_.arms;
+    if (fabric_.ahead_of_arm) fabric_.ahead_of_arm();
     armed_ = true;
     return {};
   }

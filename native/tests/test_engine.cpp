@@ -13,6 +13,7 @@
 
 #include "comm/engine.hpp"
 #include "conformance.hpp"
+#include "huge_pages.hpp"
 #include "plans.hpp"
 
 namespace ccl_lab {
@@ -300,6 +301,22 @@ TEST(a_forked_copy_is_inert) {
   CHECK_OK(parts[0].start(*engine, 2, 10));
   CHECK(parts[0].wait(10));
   CHECK_OK(parts[0].work->status());
+}
+
+TEST(large_blocks_begin_with_a_huge_page_where_there_is_room) {
+  constexpr std::uint64_t kHuge = 2 << 20;
+  const std::shared_ptr<Engine> engine = make_engine(0, 1, Mode::automatic);
+  Arena& arena = *engine->arena();
+  const std::shared_ptr<Block> small = arena.allocate(100).value();
+  const std::shared_ptr<Block> large = arena.allocate(4 << 20).value();
+  CHECK_EQ(large->offset() % kHuge, 0u);
+  CHECK_EQ(large->size(), std::uint64_t{4 << 20});
+  if (engine->segment()->make_huge(kArena - kHuge, kHuge) > 0) CHECK(in_huge_pages() >= static_cast<std::int64_t>(3 * kHuge));
+  // What lies between them is still there for others, and so is all the rest in one piece.
+  CHECK(arena.allocate(kHuge - 8192).value()->offset() < large->offset());
+  const Result<std::shared_ptr<Block>> rest = arena.allocate(kArena - large->offset() - large->size());
+  CHECK_OK(rest.status());
+  CHECK_OK(arena.allocate(kHuge - 8192).status());
 }
 
 TEST(blocks_never_overlap) {

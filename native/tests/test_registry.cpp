@@ -16,6 +16,7 @@
 #include "check.hpp"
 #include "comm/plain_memory.hpp"
 #include "comm/registry.hpp"
+#include "huge_pages.hpp"
 
 using namespace ccl_lab;
 
@@ -388,7 +389,12 @@ TEST(large_arrays_lie_in_the_arena_as_within_a_huge_page) {
     Rank rank;
     auto* const data = static_cast<std::byte*>(std::aligned_alloc(kHugePage, 8 << 20));
     fill(data, 8 << 20, 1);
+    const bool there_are_some = rank.segment->make_huge(std::uint64_t{1} << 30, kHugePage) > 0;
+    const std::int64_t before = in_huge_pages();
     CHECK_OK(rank.registry->add(data + lead, 5 << 20));
+    // Both where the array is and where peers see it, but for the ends.
+    const std::int64_t whole = lead == 4096 ? 1 : 2;
+    if (there_are_some) CHECK_EQ((in_huge_pages() - before) / static_cast<std::int64_t>(kHugePage), 2 * whole);
     std::vector<Mapping> parts;
     CHECK(find_parts(rank.segment->fd(), parts) && parts.size() == 1);
     CHECK_EQ((reinterpret_cast<std::uintptr_t>(parts[0].begin) - parts[0].offset) % kHugePage, std::uintptr_t{0});

@@ -7,12 +7,14 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <thread>
 #include <vector>
 
 #include "base/segment.hpp"
 #include "check.hpp"
+#include "huge_pages.hpp"
 
 using namespace ccl_lab;
 
@@ -78,6 +80,30 @@ TEST(another_mapping_sees_the_same) {
   CHECK_EQ(own.region(0).size(), 4 * kReadyDepth * sizeof(ReadySlot));
   CHECK_EQ(own.region(1).size(), own.arena_bytes());
   CHECK(own.region(2).data() == nullptr);
+}
+
+TEST(huge_pages_are_whole_ones_and_keep_what_they_hold) {
+  constexpr std::uint64_t kHuge = 2 << 20;
+  SegmentOptions options = kSmall;
+  options.arena_bytes = 64 * kHuge;
+  const RankSegment own = std::move(RankSegment::create(0, 2, options)).value();
+  Result<RankSegment> opened = RankSegment::open(::getpid(), own.fd());
+  CHECK_OK(opened.status());
+  const RankSegment& peer = opened.value();
+  for (std::uint64_t at = kHuge; at < 30 * kHuge; at += 40000) own.arena()[at] = std::byte{7}, peer.arena()[at + 1] = std::byte{9};
+  // From within the first to within the 29th.
+  const std::uint64_t made = own.make_huge(kHuge - 4096, 28 * kHuge + 8192);
+  CHECK(made == 0 || made == 28 * kHuge);  // 0: this system has none
+  if (made > 0) CHECK(in_huge_pages() >= static_cast<std::int64_t>(made));
+  for (std::uint64_t at = kHuge; at < 30 * kHuge; at += 40000)
+    CHECK(own.arena()[at + 1] == std::byte{9} && peer.arena()[at] == std::byte{7});
+  // Nothing around it came to be, and what never was reads as zero.
+  CHECK(own.arena()[40 * kHuge] == std::byte{0} && peer.arena()[2 * kHuge + 100] == std::byte{0});
+  CHECK_EQ(own.make_huge(100, kHuge), std::uint64_t{0});
+  CHECK_EQ(own.make_huge(63 * kHuge, 2 * kHuge), std::uint64_t{0});  // beyond the arena
+  CHECK_EQ(peer.make_huge(0, kHuge), std::uint64_t{0});              // not its memory
+  CHECK_OK(own.release(0, 64 * kHuge));
+  CHECK(own.arena()[kHuge] == std::byte{0});
 }
 
 TEST(huge_arena_costs_nothing) {

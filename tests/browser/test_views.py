@@ -127,6 +127,18 @@ def test_the_wheel_scrolls_the_page_until_the_timeline_has_focus(page) -> None:
     assert host.js("t.t1 - t.t0") < whole
 
 
+def test_words_of_spans_that_lie_on_each_other_are_not_written_on_each_other(page) -> None:
+    # More puts at once than a lane has rows: the last row holds all that are left.
+    base = {"track": Track.channel, "kind": SpanKind.put, "peer": 1, "end_ns": 1_000_000}
+    trace = fake.FakeTrace(fake.columns_of([{**base, "op_id": i, "begin_ns": 10_000 * i} for i in range(40)]))
+    host = Host(page, widgets.timeline(trace))
+    settled(host, 40)
+    stats = host.js("t.painter.stats")
+    assert stats["rects"] == 40
+    rows = host.js("t.store.lanes[0].rows.length")
+    assert host.js("t.store.lanes[0].rows.at(-1).overlaps") and stats["words"] <= rows
+
+
 def test_many_spans_stream_and_draw_from_the_pyramid(page) -> None:
     trace = fake.million(300_032)
     view = widgets.timeline(trace)

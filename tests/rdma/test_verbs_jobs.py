@@ -20,6 +20,7 @@ def test_every_collective_is_exact_over_verbs(body: Run, settings: list[str]) ->
         found = json.loads(outcome.stdout)
         assert found["wrong"] == []
         assert "between nodes: verbs (every NIC of all 2 ranks is an RDMA device; here rxe1, rxe2)" in found["explained"]
+        assert "soft RoCE on one core): rings send and add whole pieces" in found["explained"]
 
 
 def test_three_machines_and_a_nic_without_rdma_between_them(body: Run) -> None:

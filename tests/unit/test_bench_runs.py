@@ -416,3 +416,19 @@ def test_a_pulled_nic_counts_where_something_was_sent_again() -> None:
     assert (found["rounds"], found["in_mid_transfer"], found["exact"], found["back"]) == (3, 2, False, True)
     assert (found["cut_to_resumed_ms"]["n"], found["cut_to_resumed_ms"]["max"]) == (2, 40.0)
     assert found["cut_to_lost_ms"]["p50"] == 20.0 and len(found["runs"]) == 6
+
+
+def test_rows_of_rdma_have_the_sides_that_were_measured() -> None:
+    from bench.rdma import SUMS, rows_of
+
+    def line(round_: int, **seconds: float) -> str:
+        sides = {side: {"few_s": 1.0, "many_s": 2.0, "s_per_transfer": each} for side, each in seconds.items()}
+        return json.dumps({"nics": 4, "bytes": 1 << 20, "round": round_, "transfers": 32, "sides": sides})
+
+    alone = dict.fromkeys(SUMS, 4.0)
+    rounds = [alone | {"all_reduce": 5.0}, alone | {"by_hand": 3.0, "all_reduce": 6.0}, alone | {"by_hand_in_place": -1.0}]
+    (row,) = rows_of("\n".join(line(i, **each) for i, each in enumerate(rounds)))
+    assert row["counted"] == 2 and row["of_core_limit"] == {"all_reduce": (4 / 5 + 3 / 6) / 2, "all_reduce_in_place": 1.0}
+    assert set(row["of_peer"]) == {"all_reduce", "all_reduce_in_place"}  # no perftest one way: only of what both ways do
+    (row,) = rows_of(line(0, ib_write_bw=2.0, ib_write_bw_yielding=1.0, transport=2.0))
+    assert row["of_peer"]["transport"] == 0.5 and row["of_core_limit"] == {}

@@ -10,6 +10,7 @@ from ccl_lab.engine.hosts import _nics_with_addresses, topology_of
 from ccl_lab.engine.member import Options
 from ccl_lab.engine.reach import reaches_of
 from ccl_lab.errors import ConfigError, UnsupportedError, UsageError
+from ccl_lab.rdma.devices import Device
 from ccl_lab.topo import Topology
 from ccl_lab.topo.discover import Machine, Nic, RdmaDevice
 from ccl_lab.topo.network import Level
@@ -123,6 +124,18 @@ def test_tiers_of_other_names_are_judged_by_what_they_carry() -> None:
     assert {reach.name for reach in reaches_of(preset, 0)} <= {"same_rack", "same_zone", "cross_zone"}
 
 
+def test_one_core_that_moves_the_bytes_of_soft_nics_too_is_told_from_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def device(name: str, pci: str) -> Device:
+        return Device(name, "", "", "", pci, -1, ())
+
+    monkeypatch.setattr(verbs.rdma, "devices", lambda: (device("rxe1", ""), device("rxe2", ""), device("mlx5_0", "0000:01:00.0")))
+    soft, mixed, real = ([[name, 1, 0] for name in names] for names in (("rxe1", "rxe2"), ("rxe1", "mlx5_0"), ("mlx5_0",)))
+    monkeypatch.setattr(verbs.os, "sched_getaffinity", lambda _: {3})
+    assert verbs.one_core(soft) and not verbs.one_core(mixed) and not verbs.one_core(real) and not verbs.one_core("no verbs")
+    monkeypatch.setattr(verbs.os, "sched_getaffinity", lambda _: {3, 4})
+    assert not verbs.one_core(soft)
+
+
 def test_explained_a_line_each_with_what_was_chosen_for_whom_and_why() -> None:
     topology, options = _hosts(*SPREAD_OUT), Options(rdma=verbs.settings_of("cross_zone.qps=5"))
     assert verbs.explain(options, verbs.Decision(None, "no card"), topology, 0) == (
@@ -138,6 +151,8 @@ def test_explained_a_line_each_with_what_was_chosen_for_whom_and_why() -> None:
         "  all_to_all, to any (many send to one at a time): 4 queue pairs for each pair of NICs, segments of 1048576 bytes, "
         "128 in flight on each, spray",
     ]
+    alone = verbs.explain(options, verbs.decide("auto", [DEVICES] * 10, 0)._replace(overlaps=False), topology, 6).splitlines()
+    assert alone[:-1] == lines and alone[-1].endswith("rings send and add whole pieces")
 
 
 def test_what_the_core_is_told_is_judged() -> None:

@@ -16,6 +16,7 @@ from ccl_lab.planner.choose import IN_PLACE
 from ccl_lab.planner.orders import ring_orders, tree_order
 from ccl_lab.planner.problem import make_problem
 from ccl_lab.topo import Topology
+from ccl_lab.verifier import verify
 
 TWO_NODES = Topology.cluster(nodes=2, gpus_per_node=4, nics_per_node=4, nic_gbits_per_s=0.5)
 UNEVEN = Topology.cluster(nodes=3, gpus_per_node=[1, 2, 3], nics_per_node=2)
@@ -111,6 +112,16 @@ def test_ring_moves_no_more_than_the_bandwidth_bound() -> None:
         assert (sent_bytes(schedule) == 2 * (n - 1) * message // n).all()
         assert not (schedule.ops.kind == Kind.copy).any()
         assert schedule.scratch_blocks == int(in_place)
+
+
+def test_a_ring_whose_adding_core_moves_the_bytes_too_has_whole_pieces() -> None:
+    topology, message = Topology.cluster(2, 1, 4), 4 << 20
+    for collective, steps in (("all_reduce", 2), ("reduce_scatter", 1)):
+        parted, whole = (plan(collective, topology, message, algorithm="ring", overlaps=overlaps) for overlaps in (True, False))
+        puts = [(schedule.ops.kind == Kind.put).sum() for schedule in (parted, whole)]
+        assert puts[1] == 2 * 4 * steps < puts[0]  # one a rank, NIC and step
+        assert (sent_bytes(whole) == sent_bytes(parted)).all()
+        verify(whole)
 
 
 def test_each_channel_of_a_ring_crosses_on_its_own_nic() -> None:

@@ -22,6 +22,15 @@ namespace {
 constexpr char kMagic[8] = {'C', 'C', 'L', 'L', 'A', 'B', '\0', '\1'};
 constexpr std::uint64_t kArenaAlignment = std::uint64_t{1} << 21;  // so that the kernel may use huge pages
 
+// Older headers lack the word.
+#if defined(MADV_COLLAPSE)
+constexpr int kCollapse = MADV_COLLAPSE;
+#else
+constexpr int kCollapse = 25;
+#endif
+// Where no huge page is to be had, the kernel looks long for one: not for each of many.
+constexpr std::uint64_t kCollapsedAtOnce = std::uint64_t{16} << 20;
+
 constexpr std::uint64_t align_up(std::uint64_t value, std::uint64_t alignment) {
   return (value + alignment - 1) / alignment * alignment;
 }
@@ -240,6 +249,20 @@ Status RankSegment::release(std::uint64_t offset, std::uint64_t nbytes) const {
     return system_error(Code::registration, "cannot give back arena memory of rank " + std::to_string(rank()), rank(),
                         "the memory stays in use until the rank ends");
   return {};
+}
+
+// Shared memory gets huge pages of itself only where shmem_enabled says so, which as a rule it does not; to this advice the kernel listens
+// all the same. It wants a page to be there in each.
+std::uint64_t RankSegment::make_huge(std::uint64_t offset, std::uint64_t nbytes) const {
+  if (fd_ < 0 || offset > header_.arena_bytes || nbytes > header_.arena_bytes - offset) return 0;
+  const std::uint64_t begin = align_up(offset, kArenaAlignment);
+  const std::uint64_t end = (offset + nbytes) / kArenaAlignment * kArenaAlignment;
+  std::uint64_t done = begin;
+  for (std::uint64_t size = kArenaAlignment; done < end; done += size, size = std::min(kCollapsedAtOnce, end - done)) {
+    for (std::uint64_t at = done; at < done + size; at += kArenaAlignment) static_cast<void>(*static_cast<volatile std::byte*>(arena() + at));
+    if (::madvise(arena() + done, size, kCollapse) != 0) break;
+  }
+  return done > begin ? done - begin : 0;
 }
 
 bool RankSegment::abort(Code code, std::string_view reason, int culprit, int nic) const {

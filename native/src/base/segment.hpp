@@ -188,6 +188,10 @@ class RankSegment {
   // Gives the arena's pages in [offset, offset + nbytes) back to the system; they read as zero afterwards.
   // The owner only.
   Status release(std::uint64_t offset, std::uint64_t nbytes) const;
+  // Puts the whole huge pages (2 MiB) within [offset, offset + nbytes) of the arena there now, as huge pages, keeping what they hold.
+  // Returns their bytes; less where the system has none, or knows no such advice (Linux before 6.1). Of untouched memory it takes
+  // a tenth of what first touching it page by page would. The owner only.
+  std::uint64_t make_huge(std::uint64_t offset, std::uint64_t nbytes) const;
   // The memory of region key 0 or 1; empty for other keys (see region_slots).
   std::span<std::byte> region(std::uint32_t key) const;
 

@@ -15,7 +15,8 @@ constexpr std::uint64_t kPage = 4096;
 constexpr std::uint64_t kLine = 64;
 // Below this the system call and the page faults of the next user cost more than the memory is worth.
 constexpr std::uint64_t kReleaseBytes = 256 * 1024;
-// From here on huge pages pay, where the system gives them to shared memory (shmem_enabled: advise).
+// From here on huge pages pay: copies that are larger than the caches take half of the time, first touches a tenth.
+constexpr std::uint64_t kHugePage = 2 * 1024 * 1024;
 constexpr std::uint64_t kHugeBytes = 4 * 1024 * 1024;
 // Two buffers of 256 MiB in a row would lie where AMD's way predictor cannot tell them apart (segment.cpp); a little address
 // space between large blocks prevents that.
@@ -46,32 +47,48 @@ void Arena::drop_hole(std::map<std::uint64_t, std::uint64_t>::iterator hole) {
   holes_.erase(hole);
 }
 
-Result<std::shared_ptr<Block>> Arena::allocate(std::uint64_t nbytes) {
+std::shared_ptr<Block> Arena::take(std::uint64_t size, std::uint64_t alignment) {
+  for (auto fit = by_size_.lower_bound({size, 0}); fit != by_size_.end(); ++fit) {
+    const auto [hole_size, hole_offset] = *fit;
+    const std::uint64_t offset = align_up(hole_offset, alignment);
+    if (offset + size > hole_offset + hole_size) continue;
+    drop_hole(holes_.find(hole_offset));
+    if (offset > hole_offset) add_hole(hole_offset, offset - hole_offset);
+    if (offset + size < hole_offset + hole_size) add_hole(offset + size, hole_offset + hole_size - offset - size);
+    auto block = std::make_shared<Block>(shared_from_this(), offset, size);
+    blocks_[offset] = block;
+    used_ += size;
+    peak_ = std::max(peak_, used_);
+    return block;
+  }
+  return nullptr;
+}
+
+Result<std::shared_ptr<Block>> Arena::allocate(std::uint64_t nbytes, Pages pages) {
   const std::uint64_t alignment = nbytes >= kPage ? kPage : kLine;
-  const std::lock_guard lock(mutex_);
+  std::shared_ptr<Block> block;
   if (nbytes <= segment_->arena_bytes()) {
+    const std::lock_guard lock(mutex_);
     const std::uint64_t apart = nbytes >= kApartFrom && nbytes + kApartBytes <= segment_->arena_bytes() ? kApartBytes : 0;
     const std::uint64_t size = align_up(std::max<std::uint64_t>(nbytes, 1), alignment) + apart;
-    for (auto fit = by_size_.lower_bound({size, 0}); fit != by_size_.end(); ++fit) {
-      const auto [hole_size, hole_offset] = *fit;
-      const std::uint64_t offset = align_up(hole_offset, alignment);
-      if (offset + size > hole_offset + hole_size) continue;
-      drop_hole(holes_.find(hole_offset));
-      if (offset > hole_offset) add_hole(hole_offset, offset - hole_offset);
-      if (offset + size < hole_offset + hole_size) add_hole(offset + size, hole_offset + hole_size - offset - size);
-      auto block = std::make_shared<Block>(shared_from_this(), offset, size);
-      blocks_[offset] = block;
-      used_ += size;
-      peak_ = std::max(peak_, used_);
-      if (nbytes >= kHugeBytes) static_cast<void>(::madvise(block->data(), size, MADV_HUGEPAGE));  // a hint
-      return block;
-    }
+    if (nbytes >= kHugeBytes && nbytes < kApartFrom) block = take(size, kHugePage);
+    if (block == nullptr) block = take(size, alignment);
   }
-  return Status(Code::registration,
-                "rank " + std::to_string(segment_->rank()) + " has no " + std::to_string(nbytes) +
-                    " bytes of registered memory in one piece: " + std::to_string(used_) + " of " +
-                    std::to_string(segment_->arena_bytes()) + " are in use; free arrays or raise arena_bytes",
-                segment_->rank());
+  if (block == nullptr)
+    return Status(Code::registration,
+                  "rank " + std::to_string(segment_->rank()) + " has no " + std::to_string(nbytes) +
+                      " bytes of registered memory in one piece: " + std::to_string(used()) + " of " +
+                      std::to_string(segment_->arena_bytes()) + " are in use; free arrays or raise arena_bytes",
+                  segment_->rank());
+  if (pages == Pages::now) make_huge(block->offset(), nbytes);
+  return block;
+}
+
+void Arena::make_huge(std::uint64_t offset, std::uint64_t nbytes) const {
+  // Pages that a NIC may have pinned stay as they are, and those of a parent are its own.
+  if (nbytes < kHugeBytes || keeps_pages_.load(std::memory_order_relaxed) || ::getpid() != owner_pid_) return;
+  static_cast<void>(::madvise(base() + offset, nbytes, MADV_HUGEPAGE));  // hints
+  static_cast<void>(segment_->make_huge(offset, nbytes));
 }
 
 void Arena::free(std::uint64_t offset, std::uint64_t size) {

@@ -6,6 +6,7 @@
 //
 // Invariants
 //  - Blocks do not overlap; they begin at a multiple of 64 bytes, of 4096 if they have 4096 or more.
+//  - Large ones lie in huge pages where the system has them, and are there at once; so they begin with one.
 //  - A Block keeps the arena and its mapping alive: a view outlives the engine.
 //  - Pages of large freed blocks go back to the system, unless a NIC may have pinned them (keep_pages), and never from a forked
 //    child: the memory is its parent's.
@@ -49,8 +50,12 @@ class Arena : public std::enable_shared_from_this<Arena> {
  public:
   explicit Arena(std::shared_ptr<RankSegment> segment);
 
-  // Zero bytes get a block too: an address that belongs to nobody else.
-  Result<std::shared_ptr<Block>> allocate(std::uint64_t nbytes);
+  // Zero bytes get a block too: an address that belongs to nobody else. Pages come when they are first touched, or, of a large block,
+  // now, where the system has huge ones; `later`: when make_huge() is told which of them are wanted.
+  enum class Pages : std::uint8_t { now, later };
+  Result<std::shared_ptr<Block>> allocate(std::uint64_t nbytes, Pages pages = Pages::now);
+  // Has huge pages under a part of a block, if it is large; what it holds stays.
+  void make_huge(std::uint64_t offset, std::uint64_t nbytes) const;
   // The live block that holds [address, address + nbytes); null if none does.
   std::shared_ptr<Block> find(const void* address, std::uint64_t nbytes) const;
   // The offset of an address in the arena; -1 if it is not in it.
@@ -66,6 +71,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
 
  private:
   friend class Block;
+  std::shared_ptr<Block> take(std::uint64_t size, std::uint64_t alignment);
   void free(std::uint64_t offset, std::uint64_t size);
   void add_hole(std::uint64_t offset, std::uint64_t size);
   void drop_hole(std::map<std::uint64_t, std::uint64_t>::iterator hole);

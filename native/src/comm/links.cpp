@@ -214,6 +214,10 @@ int Links::poll(std::int64_t now_ns, std::vector<Completion>& completions, std::
   return net_ == nullptr ? done : done + net_->poll(now_ns, completions, events);
 }
 
+void Links::about_to_sleep() {
+  if (net_ != nullptr) net_->about_to_sleep();
+}
+
 void Links::wait_set(std::vector<pollfd>& descriptors, std::int64_t& wake_ns) const {
   shm_->wait_set(descriptors, wake_ns);
   if (rails_ != nullptr) rails_->wait_set(descriptors, wake_ns);

@@ -68,6 +68,7 @@ class Links {
   Result<const std::byte*> load(std::int32_t peer, Remote at, std::uint64_t nbytes) const;
 
   int poll(std::int64_t now_ns, std::vector<Completion>& completions, std::vector<LinkEvent>& events);
+  void about_to_sleep();
   void wait_set(std::vector<pollfd>& descriptors, std::int64_t& wake_ns) const;
   // Drops connections; attached ranks that live are attached again.
   void reset(std::uint16_t epoch);

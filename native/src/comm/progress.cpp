@@ -65,6 +65,7 @@ Status Progress::post(const std::shared_ptr<Sided>& op) {
 
 int Progress::step() {
   now_ns_ = now_ns();
+  late_ = false;
   own_->control().heartbeat.store(static_cast<std::uint64_t>(now_ns_), std::memory_order_relaxed);
   if (own_->aborted() && !stopped_) stop(own_->abort_status());
   if (stopped_) {
@@ -83,7 +84,9 @@ int Progress::step() {
   if (has_all()) links_.expects_no_more();
   did += links_.poll(now_ns_, completions_, events_);
   did += jobs_.poll(completions_);
-  if (did > 0) now_ns_ = now_ns();  // bytes were moved: what follows begins now
+  // Bytes were moved: what follows begins now, for whoever looks at when that was. A look at the clock may be a call of the system.
+  late_ = did > 0;
+  if (spans_.enabled() || stream() != nullptr) look_at_clock();
   did += handle_events();
   did += windows_.settle(completions_);
   // First who is where, then what the completions mean for each: a run that changed places in between would get them twice, or not.
@@ -94,6 +97,10 @@ int Progress::step() {
   announce();
   completions_.clear();
   return did;
+}
+
+void Progress::look_at_clock() {
+  if (std::exchange(late_, false)) now_ns_ = now_ns();
 }
 
 // Whether no run waits for anything of a peer of another node but confirmations.
@@ -120,6 +127,7 @@ bool Progress::begin_next() {
   if (queue_.front()->fused() && !local_->take()) return false;
   runs_.begin(std::move(queue_.front()));
   queue_.pop();
+  look_at_clock();
   current()->begin(now_ns_);
   current()->not_before(held_until_ns_);
   own_->control().coll_id.store(current()->coll_id(), std::memory_order_relaxed);
@@ -396,6 +404,7 @@ void Progress::fail_current(const Status& reason) {
 void Progress::end(std::shared_ptr<Work> work, Status status) {
   ++n_news_;
   local_->work_ended();
+  look_at_clock();
   work->end(now_ns_, std::move(status));
 }
 

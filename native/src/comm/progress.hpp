@@ -48,8 +48,9 @@ class Progress {
   const Windows& windows() const { return windows_; }
   // An op of a window; ok: it goes on by itself, or has ended already.
   Status post(const std::shared_ptr<Sided>& op);
-  // Before and after a sleep on the doorbell: ranks of the node ring it only in between. False: nothing to take back.
-  bool announce_sleep() const {
+  // Before the last step ahead of a sleep, and after the sleep: ranks of the node ring the doorbell only in between. False: nothing to take back.
+  bool announce_sleep() {
+    links_.about_to_sleep();
     const bool waits = current() != nullptr && current()->fused();
     if (waits) local_->group().announce_doorbell();
     return waits;
@@ -82,6 +83,7 @@ class Progress {
   Inbox inbox() const { return {own_->signals(), own_->ready_slots()}; }
   Status check_lost(const Program& program) const;
   bool has_all();
+  void look_at_clock();
   bool begin_next();
   bool held_back();
   const std::shared_ptr<Work>& current() const { return runs_.current(); }
@@ -129,6 +131,7 @@ class Progress {
   std::vector<Stream::Partition> computed_;
   std::uint64_t n_news_ = 0;
   std::int64_t now_ns_ = 0;
+  bool late_ = false;               // bytes were moved since then
   std::int64_t held_until_ns_ = 0;  // when a stall let a work begin, the last time
   std::uint16_t epoch_ = 0;
   bool stopped_ = false;

@@ -221,11 +221,12 @@ Status Registry::insert(std::byte* begin, std::uint64_t nbytes) {
   // A page before and after: the range's own bytes around its pages then have offsets inside the block too. Huge pages of the arena
   // can be huge pages here too if both begin at the same place within one.
   const std::uint64_t room = entry.pages_bytes >= kHugeFrom ? kHugePage : kPage;
-  Result<std::shared_ptr<Block>> block = arena_->allocate(entry.pages_bytes + kPage + room);
+  Result<std::shared_ptr<Block>> block = arena_->allocate(entry.pages_bytes + kPage + room, Arena::Pages::later);
   if (!block.ok()) return block.status();
   entry.block = std::move(block).value();
   entry.offset = entry.block->offset() + kPage;
   entry.offset += (reinterpret_cast<std::uintptr_t>(entry.pages) - file_offset(entry)) % room;
+  arena_->make_huge(entry.offset, entry.pages_bytes);
   std::memcpy(arena_->base() + entry.offset, entry.pages, entry.pages_bytes);
   if (::mmap(entry.pages, entry.pages_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_POPULATE, segment_->fd(),
              static_cast<off_t>(file_offset(entry))) == MAP_FAILED)
@@ -339,7 +340,7 @@ void Registry::await_and_notice(const node::Call& call, int place, int n) {
 }
 
 void Registry::notice(const node::Call& call, int place, int n) {
-  if (!automatic_ || node::Group::is_small(call.collective, call.block_bytes, n)) return;
+  if (!automatic_ || node::Group::is_small(call.collective, call.block_bytes, n) || group_->by_cells(call)) return;
   const node::Blocks blocks = node::blocks_of(call.collective, place, n, call.root, call.peer);
   const std::uint64_t input_bytes = blocks.input * call.block_bytes;
   const std::uint64_t output_bytes = blocks.output * call.block_bytes;

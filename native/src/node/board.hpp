@@ -36,6 +36,7 @@ inline constexpr std::size_t kStageBytes = 262144;
 inline constexpr std::uint64_t kHalves = 2;
 inline constexpr std::uint64_t kPairLines = 16;
 inline constexpr std::uint64_t kPairSlots = 8;
+inline constexpr std::uint64_t kPairCells = 64;
 inline constexpr std::uint64_t kPairCrossFrom = 1048576;  // bytes of a plain message from which the receiver says how it comes
 
 // How far a rank may run ahead of its peers in messages of one line. Ranks that outnumber the cores gain by it: a root sends
@@ -88,6 +89,8 @@ struct PairBoard {
   Line answer;                                              // to a long message from that rank: where it goes, and how
   Line lines[kPairLines];
   alignas(4096) std::byte slots[kPairSlots][kSlotBytes];
+  // Of the rank with the lower place only: what messages of either direction go through, one at a time (pair.cpp).
+  std::byte cells[kPairCells][kSlotBytes];
 };
 
 // The bytes of a board for a node of so many ranks; the pairs lie behind it, by rank of the node. Untouched pages cost nothing.

@@ -52,6 +52,7 @@ inline constexpr std::uint32_t kOverlaps = 4;     // blocks of the output lie on
 inline constexpr std::uint32_t kCanCross = 8;     // the rank may copy from the memory of its peers through the kernel
 inline constexpr std::uint32_t kStagedEarly = 16;   // the whole plain input lies in the stage already
 inline constexpr std::uint32_t kCrossesNext = 32;   // of the rank that decides: the next call like this one goes by the kernel
+inline constexpr std::uint32_t kInCells = 64;       // a message between two ranks that comes through the cells
 inline constexpr std::uint32_t kNeverCross = 0xffffffffu;
 static_assert(sizeof(Where) <= kInlineBytes);
 
@@ -92,6 +93,7 @@ struct Core {
   std::uint64_t phase = 0;       // of the last round of tasks begun
   std::uint64_t all_done = 0;    // every peer has finished this collective
   std::vector<std::uint64_t> sent, received;  // messages of send_recv, by place
+  std::vector<bool> has_cells;   // by place: the next message through the cells that are shared with that rank is this rank's to send
 
   // By place: where the buffers of the running collective are mapped here; null: plain memory of that rank, or none.
   std::vector<const std::byte*> inputs;
@@ -116,6 +118,7 @@ struct Core {
     return members[static_cast<std::size_t>(place_of)].board->headers[number & (headers_of(n) - 1)];
   }
   PairBoard& pair(int owner, int peer) const { return pair_at(members[static_cast<std::size_t>(owner)].memory, peer); }
+  std::byte* cell(int peer, std::uint64_t number) const { return pair(std::min(place, peer), std::max(place, peer)).cells[number]; }
   std::byte* short_slot(int place_of) const {
     return members[static_cast<std::size_t>(place_of)].board->shorts[number & (shorts_of(n) - 1)];
   }

@@ -61,6 +61,8 @@ Group::Group(std::shared_ptr<RankSegment> own, std::vector<std::int32_t> ranks, 
   core_.sources.resize(n);
   core_.targets.resize(n + 1);
   core_.sent.resize(n);
+  core_.has_cells.resize(n);
+  deal_cells();
   core_.received.resize(n);
   Member& self = core_.members[static_cast<std::size_t>(core_.place)];
   self = {own_, &board_at(own_->board()), own_->board(), own_->arena()};
@@ -151,6 +153,14 @@ void Group::begin_pair() {
   describe_buffers();
 }
 
+// Who has the cells sends through them; to whom another rank's come does not.
+bool Group::by_cells(const Call& call) const {
+  if (call.collective != Collective::send_recv || call.block_bytes <= kSlotBytes || call.block_bytes > kPairCells * kSlotBytes) return false;
+  if (core_.n > core_.n_cores || cross_from_ == 0 || call.root == call.peer) return false;
+  if (core_.place == call.root) return core_.has_cells[static_cast<std::size_t>(call.peer)];
+  return core_.place == call.peer && !core_.has_cells[static_cast<std::size_t>(call.root)];
+}
+
 void Group::begin_trials() {
   asked_ = true;
   if (reading_across_pays()) trials_ = std::make_unique<RouteTrials>();
@@ -189,9 +199,11 @@ void Group::describe_buffers() {
                         call.output < call.input + in_bytes;
   if (overlaps) at.flags |= kOverlaps;
   at.address = reinterpret_cast<std::uint64_t>(call.input);
-  if (in_bytes > 0 && locate(call.input, in_bytes, at.input, at.input_head, at.input_tail))
+  // Nobody has made sure that such buffers still are where they were.
+  const bool by_cells_only = by_cells(call);
+  if (in_bytes > 0 && !by_cells_only && locate(call.input, in_bytes, at.input, at.input_head, at.input_tail))
     at.flags |= kInputMapped;
-  if (out_bytes > 0 && locate(call.output, out_bytes, at.output, at.output_head, at.output_tail))
+  if (out_bytes > 0 && !by_cells_only && locate(call.output, out_bytes, at.output, at.output_head, at.output_tail))
     at.flags |= kOutputMapped;
   if (can_cross_) at.flags |= kCanCross;
   const bool pair = call.collective == Collective::send_recv;
@@ -346,10 +358,16 @@ void Group::reset(std::uint64_t epoch) {
   }
   core_.epoch = epoch;
   core_.number = core_.phase = core_.all_done = 0;
+  deal_cells();
   std::fill(core_.sent.begin(), core_.sent.end(), 0);
   std::fill(core_.received.begin(), core_.received.end(), 0);
   core_.status = {};
   running_ = broken_ = false;
+}
+
+// At first the lower of two ranks has them.
+void Group::deal_cells() {
+  for (int j = 0; j < core_.n; ++j) core_.has_cells[static_cast<std::size_t>(j)] = core_.place < j;
 }
 
 void Group::add_alias(const Alias& alias) {

@@ -57,6 +57,10 @@ class Group {
   // The place of a rank in the node; -1 if it is elsewhere.
   int place_of(std::int32_t rank) const;
 
+  // True if the next message of this size goes through the cells that two ranks share, whatever memory it is on (pair.cpp). The caller has
+  // taken the group, and begins the call before it leaves.
+  bool by_cells(const Call& call) const;
+
   // The group for one thread alone, until it leaves; false while another one has it.
   bool take() { return !taken_.exchange(true, std::memory_order_acquire); }
   void leave() { taken_.store(false, std::memory_order_release); }
@@ -96,6 +100,7 @@ class Group {
   Status check(const Call& call) const;
   void begin_pair();
   void begin_trials();
+  void deal_cells();
   void describe_buffers();
   void learn();
   bool locate(const std::byte* data, std::uint64_t nbytes, std::uint64_t& offset, std::uint16_t& head, std::uint16_t& tail) const;

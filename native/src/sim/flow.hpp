@@ -157,7 +157,7 @@ class Flow {
     std::int32_t chunk;         // of a wait: the number of the raise that it waits for
     std::int32_t n_chunks;
     std::int32_t counter = -1;  // that it raises, or waits for
-    std::int32_t next = -1;     // in its channel's line
+    std::int32_t next = -1;     // in its channel's line; of a place that was given up, the next such one
     std::int32_t op = 0;
     std::int32_t step_or_times = 1;  // of a timetable; elsewhere how often it comes
     std::uint16_t sources = 1;
@@ -192,7 +192,7 @@ class Flow {
 
   FlowStatus tell(const FlowOps& ops, std::size_t i, std::int64_t number, std::int64_t times);
   std::int32_t keep(const Told& told);
-  void forget(std::int32_t id) { unused_.push_back(id); }
+  void forget(std::int32_t id) { told_[static_cast<std::size_t>(id)].next = std::exchange(unused_, id); }
   void keep_more(std::int32_t id, std::int64_t ps);
   FlowStatus come_to(std::int32_t id);
   FlowStatus wait_for(std::int32_t id, std::size_t channel);
@@ -216,7 +216,7 @@ class Flow {
   bool ordered_, told_all_ = false;
   std::vector<Told> told_;
   std::vector<std::int64_t> more_;    // by place in told_, as far as any is not 0: its ready_ps, or its tier_ps
-  std::vector<std::int32_t> unused_;  // places in told_
+  std::int32_t unused_ = -1;          // the last place in told_ that was given up; `next` leads to the one before it
   std::vector<Line> lines_;           // per channel
   std::deque<Watch> watches_;         // per counter
   std::unordered_map<std::int32_t, Message> second_;  // ordered: the raise before the last one, where it was not waited for by then

@@ -27,14 +27,14 @@ FlowOps Flow::alone(const Told& t) const {
 }
 
 std::int32_t Flow::keep(const Told& told) {
-  if (unused_.empty()) {
+  if (unused_ < 0) {
     told_.push_back(told);
     return static_cast<std::int32_t>(told_.size() - 1);
   }
-  const std::int32_t id = unused_.back();
-  unused_.pop_back();
-  if (unused_.size() > kNear) __builtin_prefetch(&told_[static_cast<std::size_t>(*(unused_.end() - kNear))], 1);
-  told_[static_cast<std::size_t>(id)] = told;
+  Told& place = told_[static_cast<std::size_t>(unused_)];
+  const std::int32_t id = std::exchange(unused_, place.next);
+  if (unused_ >= 0) __builtin_prefetch(&told_[static_cast<std::size_t>(unused_)], 1);
+  place = told;
   return id;
 }
 
@@ -62,7 +62,7 @@ FlowStatus Flow::tell(const FlowOps& ops, std::size_t i, std::int64_t number, st
   const auto& more = kind == Kind::copy || kind == Kind::reduce ? ops.ready_ps : ops.tier_ps;
   if (links_.timetable) told.step_or_times = ops.step[i];
   if (ops.sources > 0xffff) return FlowStatus::unsupported;
-  if (unused_.empty() && told_.size() >= kMostTold) return FlowStatus::too_many;
+  if (unused_ < 0 && told_.size() >= kMostTold) return FlowStatus::too_many;
   const std::int32_t id = keep(told);
   keep_more(id, more.empty() ? 0 : more[i]);
   Line& line = lines_[channel_of(told)];

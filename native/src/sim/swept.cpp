@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "exact.hpp"
+#include "vectors.hpp"
 
 namespace ccl_lab::sim {
 namespace {
@@ -32,17 +33,10 @@ struct Columns {
   }
 };
 
-// What chooses among clones runs before the thread sanitizer is there.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__)
-#define CCL_WIDE __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define CCL_WIDE
-#endif
-
 // One: both links are always busy for the same time, so that `a` stands for both. Alone: nothing else uses the memory, which is free when the
 // channel comes to it.
 template <bool kAdds, bool kOne, bool kAlone>
-inline void messages(double* __restrict clock, double* __restrict memory, double* __restrict a, double* __restrict b, double* __restrict goes,
+[[gnu::always_inline]] inline void messages(double* __restrict clock, double* __restrict memory, double* __restrict a, double* __restrict b, double* __restrict goes,
                      const double* __restrict came, const double* __restrict add, const double* __restrict a_ps, const double* __restrict b_ps,
                      const double* __restrict latency, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) {
@@ -63,11 +57,9 @@ inline void messages(double* __restrict clock, double* __restrict memory, double
   }
 }
 
-// Vectors of whatever width the processor has.
-#define CCL_MESSAGES(name, ...)                                                                                                             \
-  CCL_WIDE void name(const Columns& c, std::size_t count) {                                                                                 \
-    messages<__VA_ARGS__>(c.clock, c.memory, c.a, c.b, c.goes, c.came, c.add, c.a_ps, c.b_ps, c.latency_ps, count);                         \
-  }
+#define CCL_MESSAGES(name, ...)                     \
+  CCL_FOR_TARGETS(name, (const Columns& c, std::size_t count), \
+                  (messages<__VA_ARGS__>(c.clock, c.memory, c.a, c.b, c.goes, c.came, c.add, c.a_ps, c.b_ps, c.latency_ps, count)))
 CCL_MESSAGES(send_on, false, false, false)
 CCL_MESSAGES(send_on_one, false, true, false)
 CCL_MESSAGES(add_and_send, true, false, false)
@@ -89,6 +81,8 @@ class Sweep {
     for (std::size_t c = 1; c < chains_; ++c)
       for (std::size_t other = 0; other < c; ++other)
         one_ = one_ && (in_.link_a[c] == in_.link_a[other]) == (in_.link_b[c] == in_.link_b[other]);
+    send_ = (one_ ? send_on_one_for : send_on_for)(Target::best);
+    add_ = (one_ ? add_and_send_one_for : add_and_send_for)(Target::best);
     return find_kinds();
   }
 
@@ -120,7 +114,7 @@ class Sweep {
 
  private:
   using Column = std::vector<double>;
-  struct Table {  // of all messages of a slice, twice, so that those of a step lie in a row: to add, and on both links
+  struct Times {  // of all messages of a slice, twice, so that those of a step lie in a row: to add, and on both links
     Column add, a, b;
   };
 
@@ -164,7 +158,7 @@ class Sweep {
     const std::int64_t* const bytes = in_.bytes.data() + (c * most_ + slice) * units_;
     const auto time = [](std::int64_t ps) { return static_cast<double>(std::min(ps, std::int64_t{1} << 60)); };
     for (std::size_t kind = 0; kind < kinds_.size(); ++kind) {
-      Table& table = tables_[c * kinds_.size() + kind];
+      Times& table = tables_[c * kinds_.size() + kind];
       for (Column* column : {&table.add, &table.a, &table.b}) column->resize(2 * units_);
       std::int64_t known = -1;
       std::array<double, 3> took = {};
@@ -197,7 +191,7 @@ class Sweep {
   // Message `chunk` of unit 0, and so on, round the ring.
   void pass(std::size_t c, std::size_t chunk, bool adds, bool alone = false) {
     for (const Stretch& each : stretches_[c]) {
-      const Table& table = tables_[c * kinds_.size() + each.kind];
+      const Times& table = tables_[c * kinds_.size() + each.kind];
       const std::size_t at = chunk + each.begin;
       Columns columns = Columns{clock_[c].data(), free_[static_cast<std::size_t>(in_.memory[c])].data(), free_[static_cast<std::size_t>(in_.link_a[c])].data(),
                                 free_[static_cast<std::size_t>(in_.link_b[c])].data(), came_[c].data(), nullptr, nullptr, nullptr, latency_[c].data(),
@@ -205,8 +199,7 @@ class Sweep {
       columns.add = table.add.data() + at;
       columns.a_ps = table.a.data() + at;
       columns.b_ps = table.b.data() + at;
-      const auto send = one_ ? send_on_one : send_on, add = !one_ ? add_and_send : alone ? add_and_send_alone : add_and_send_one;
-      (adds ? add : send)(columns, each.end - each.begin);
+      (adds ? one_ && alone ? add_alone_ : add_ : send_)(columns, each.end - each.begin);
     }
     goes_[c][0] = goes_[c][units_];
     came_[c].swap(goes_[c]);
@@ -237,12 +230,13 @@ class Sweep {
   const RingsInput& in_;
   const std::size_t units_, chains_, most_;
   bool one_ = false;
+  decltype(&send_on_base) send_ = nullptr, add_ = nullptr, add_alone_ = add_and_send_alone_for(Target::best);
   std::vector<std::array<std::int64_t, 3>> kinds_;   // rates: memory, and both links
   std::vector<std::vector<Stretch>> stretches_;      // by chain
   std::vector<Column> clock_, left_, latency_;       // by chain
   std::vector<Column> free_;                         // by link of a unit
   std::vector<Column> came_, goes_;                  // by chain: the messages to unit 0, 1, …, and round to the first one again
-  std::vector<Table> tables_;                        // by chain and kind, of its slice
+  std::vector<Times> tables_;                        // by chain and kind, of its slice
 };
 
 }  // namespace

@@ -154,6 +154,10 @@ class Transport {
   // Moves bytes, raises signals, appends completions and events; returns how many things it did (0: idle).
   virtual int poll(std::int64_t now_ns, std::vector<Completion>& completions, std::vector<LinkEvent>& events) = 0;
 
+  // Who polls is about to sleep, if the next poll does nothing: what wakes a sleeper, and costs something to ask for, is asked for in that
+  // poll. Who once says so says it ahead of every sleep, or is told by wait_set to poll once more; for who never does, polls ask always.
+  virtual void about_to_sleep() {}
+
   // What to sleep on while idle: appends descriptors, and lowers wake_ns to the latest time (ns, CLOCK_MONOTONIC) by
   // which poll wants to be called again; the caller starts with INT64_MAX, which stays where nothing is timed.
   virtual void wait_set(std::vector<pollfd>& descriptors, std::int64_t& wake_ns) const = 0;

@@ -174,22 +174,24 @@ export class Painter {
       const left = Math.max(-2, x0);
       const w = Math.max(1, Math.min(width + 2, x1) - left);
       const hatch = use && useOf(lane, row, i) === Use.comm ? () => this.hatch.span(ctx, use, row.begin[i], row.end[i], xAt, y, h, this.ratio) : null;
-      this.rectangle(ctx, row, i, left, y, w, h, theme, hatch);
+      // What lies on another span hides what is written on that one.
+      const seen = row.overlaps && i + 1 < row.n ? Math.min(w, xAt(row.begin[i + 1]) - left) : w;
+      this.rectangle(ctx, row, i, left, y, w, h, seen, theme, hatch);
     }
   }
 
-  private rectangle(ctx: CanvasRenderingContext2D, row: Row, i: number, x: number, y: number, w: number, h: number, theme: Theme, hatch: (() => boolean) | null): void {
+  private rectangle(ctx: CanvasRenderingContext2D, row: Row, i: number, x: number, y: number, w: number, h: number, seen: number, theme: Theme, hatch: (() => boolean) | null): void {
     const cat = row.cat[i];
     const color = CATEGORIES[cat].color;
     this.fill(ctx, cat, x, y, w > 3 ? w - 0.6 : w, h);
     const hatched = hatch !== null && hatch();
     const bad = row.status[i] === SpanStatus.failed || row.status[i] === SpanStatus.aborted;
     if (bad) this.strike(ctx, x, y, w, h, theme);
-    if (w < 26 || h < 8 || this.stats.words >= MAX_WORDS) return;
+    if (seen < 26 || h < 8 || this.stats.words >= MAX_WORDS) return;
     this.stats.words += 1;
     const words = this.words(row, i);
     // Of a hatched span some stripes stay in sight.
-    const room = Math.floor((w * (hatched ? 0.6 : 1) - 6) / 5.4);
+    const room = Math.floor((seen * (hatched ? 0.6 : 1) - 6) / 5.4);
     if (room < 3) return;
     const text = words.length <= room ? words : words.slice(0, room - 1) + "…";
     const at = Math.max(x, 0) + 3;

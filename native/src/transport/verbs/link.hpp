@@ -117,6 +117,8 @@ class VerbsLink {
   // The next completion wakes; nothing where that is asked for already.
   void arm();
   void armed_no_more() { armed_ = false; }
+  // Or it will not be: it is over.
+  bool armed() const { return armed_ || !ended_.ok() || retired_; }
   bool unsent() const { return !puts_.empty() || !sprayed_.empty(); }
   // Nothing is to be sent, nothing is with the NIC, and no acknowledgement is owed.
   bool quiet() const;

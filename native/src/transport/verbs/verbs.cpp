@@ -387,7 +387,9 @@ int VerbsTransport::poll(std::int64_t now_ns, std::vector<Completion>& completio
   unlooked_ = 0;
   look();
   // Armed before it is looked for the last time: what comes after that wakes.
-  for (const auto& link : links_) link->verbs.arm();
+  if (arms_ || !says_)
+    for (const auto& link : links_) link->verbs.arm();
+  arms_ = false;
   const int done = serve_all(now_ns, completions, events);
   busy_ = done > 0;
   return done;
@@ -396,7 +398,11 @@ int VerbsTransport::poll(std::int64_t now_ns, std::vector<Completion>& completio
 void VerbsTransport::wait_set(std::vector<pollfd>& descriptors, std::int64_t& wake_ns) const {
   if (links_.empty()) return;
   descriptors.push_back({poller_.fd(), POLLIN, 0});
-  for (const auto& link : links_) link->verbs.wake(wake_ns);
+  for (const auto& link : links_) {
+    link->verbs.wake(wake_ns);
+    arms_ = arms_ || !link->verbs.armed();
+  }
+  if (arms_) wake_ns = 0;
 }
 
 void VerbsTransport::reset(std::uint16_t epoch) {

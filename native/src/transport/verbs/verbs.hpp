@@ -5,7 +5,7 @@
 //     router: a put names its NICs, and where no link joins them it is refused.
 //
 //   put ─► link of (peer, nic, peer_nic) ─► segments over its queue pairs (link.hpp) ─► memory of the peer ─► signal
-//   idle ─► completion queues armed ─► one descriptor: completions, events of devices, sockets beside the data
+//   about to sleep ─► completion queues armed ─► one descriptor: completions, events of devices, sockets beside the data
 //
 // Invariants
 //  - Signals of a sender on one channel are raised in posting order, whatever NICs and queue pairs their puts took.
@@ -75,6 +75,7 @@ class VerbsTransport final : public NicTransport {
   void retire(const Path& path) override;
   NicState nic_state(std::uint16_t nic) const override;
   int poll(std::int64_t now_ns, std::vector<Completion>& completions, std::vector<LinkEvent>& events) override;
+  void about_to_sleep() override { arms_ = says_ = true; }
   void wait_set(std::vector<pollfd>& descriptors, std::int64_t& wake_ns) const override;
   void reset(std::uint16_t epoch) override;
 
@@ -135,6 +136,8 @@ class VerbsTransport final : public NicTransport {
   std::size_t next_ = 0;        // whose turn it is
   bool serving_ = false;        // links may not be freed
   bool busy_ = false;
+  bool says_ = false;           // who polls says when it is about to sleep; else every poll that finds nothing arms
+  mutable bool arms_ = false;   // the next poll arms: a call of the system for each link, which who only yields should not pay
   int unlooked_ = 0;
 };
 

@@ -1,0 +1,204 @@
+"""All_reduce around the one node that lost a NIC, lanes one by one: as the unrolled schedule and the oracle, up to 131,072 ranks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ccl_lab import _core
+from ccl_lab.errors import Inapplicable
+from ccl_lab.planner import all_reduce_lanes, outline
+from ccl_lab.planner.all_reduce_lanes import Depth
+from ccl_lab.planner.bounds import of_problem
+from ccl_lab.planner.problem import make_problem
+from ccl_lab.simulator import exact_times, finish_times, summarize
+from ccl_lab.simulator.changes import Changes
+from ccl_lab.simulator.meeting_lanes import Batches
+from ccl_lab.simulator.meetings import meeting_finish
+from ccl_lab.topo import Level, Topology
+
+from .cases import links_of, random_changes
+from .draws import Drawn, drawn, found
+
+NAMES = ("optcc", "recursive", "mix", "resilient")
+
+
+@pytest.fixture
+def whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slices in one piece, as among thousands of nodes."""
+    monkeypatch.setattr(all_reduce_lanes, "depth_of", lambda *given, **more: Depth(1, 1, 1, 1))
+
+
+def cluster(rng: np.random.Generator, most_nodes: int) -> Topology:
+    """A NIC lost or slower; other rates and latencies, or not."""
+    nodes, group = int(rng.integers(3, most_nodes + 1)), int(rng.choice([2, 3, 4, 8]))
+    nics = int(rng.choice([group, group, 2 * group if group < 5 else group, 2]))
+    topology = Topology.cluster(nodes=nodes, gpus_per_node=group, nics_per_node=nics, nic_gbits_per_s=float(rng.choice([100, 400])),
+                                nic_latency=f"{int(rng.choice([0, 3, 300, 9000]))}ns", fabric_gbytes_per_s=float(rng.choice([3, 50, 400])),
+                                local_gbytes_per_s=float(rng.choice([3, 50, 2000])))  # fmt: skip
+    where = int(rng.integers(nodes)), int(rng.integers(nics))
+    topology = topology.without(where) if rng.random() < 0.6 else topology.slow(float(rng.choice([1.3, 2, 3, 5])), nic=where)
+    if rng.random() < 0.3:
+        topology = topology.slow(float(rng.choice([1.01, 3])), rank=int(rng.integers(topology.n_ranks)))
+    if rng.random() < 0.3:
+        latency = np.array(topology.nic_latency_ps)
+        latency[int(rng.integers(len(latency)))] += int(rng.integers(0, 10**6))
+        topology = topology.replace(nic_latency_ps=latency)
+    if rng.random() < 0.2:
+        rates = np.array(topology.nic_bytes_per_s)
+        rates[rates > 0] -= rng.integers(0, 10**6, np.count_nonzero(rates))
+        topology = topology.replace(nic_bytes_per_s=rates)
+    return topology
+
+
+def draw(seed: int, most_nodes: int = 12) -> Drawn | None:
+    rng = np.random.default_rng([seed, 23])
+    topology = cluster(rng, most_nodes)
+    nbytes = 4 * int(rng.choice([rng.integers(1, 3000), rng.integers(10**4, 10**6), rng.integers(10**6, 10**7)]))
+    return drawn(rng, ("all_reduce", NAMES[seed % 4]), topology, nbytes, (0.4, 0.2),
+                 lambda outlined: outlined.meetings is not None and not outlined.meetings.misfit)  # fmt: skip
+
+
+def lanes_of(case: Drawn) -> str:
+    apart = case.outlined.meetings.apart_of >= 0  # type: ignore[union-attr]
+    return "apart" if apart.all() else "both" if apart.any() else "own"
+
+
+@pytest.fixture
+def among(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Where raw parts came among the hops of reduce-scatters, and in which order."""
+    seen: Counter[str] = Counter()
+    find = Batches.hops_and_raws
+
+    def watched(*given: Any) -> Any:
+        result = find(*given)
+        early, order = result[-1]
+        seen["first" if not early[0].any() else "second" if early[0].all() and len(early) == 1 else "between"] += 1
+        seen["out of turn"] += (np.diff(order) < 0).any()
+        return result
+
+    monkeypatch.setattr(Batches, "hops_and_raws", watched)
+    return seen
+
+
+def of_unequal_chunks(shares: list[np.ndarray], least: list[int]) -> tuple[list[tuple[np.ndarray, np.ndarray]], int]:
+    """Parts of slices as nearly their shares as they can be: chunks of one slice differ by a part then."""
+    flat = np.concatenate(shares)
+    floor = np.concatenate([np.full(len(share), count) for share, count in zip(shares, least, strict=True)])
+    end = np.cumsum(np.maximum(np.round(flat / flat.sum() * int(floor.sum()) * 6).astype(np.int64), floor))
+    size, cuts = np.diff(end, prepend=0), np.cumsum([len(share) for share in shares])[:-1]
+    return list(zip(np.split(end - size, cuts), np.split(end, cuts), strict=True)), int(end[-1])
+
+
+def test_meetings_are_timed_as_their_ops(whole: None, among: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any rates, latencies, late ranks; reduce-scatters on lanes of their own, on the slice's own, and on both; chunks alike or not."""
+    compared: Counter[tuple[str, str]] = Counter()
+    for seed in range(360):
+        if seed == 180:
+            monkeypatch.setattr(all_reduce_lanes, "_regions", of_unequal_chunks)
+        case = draw(seed)
+        if case is None:
+            continue
+        try:
+            times, _ = case.found(meeting_finish, case.outlined.meetings)
+        except Inapplicable as why:
+            assert "before their ring is through" in str(why), seed
+            continue
+        assert times == case.wanted(change=False)[0], seed
+        compared[case.outlined.algorithm, lanes_of(case)] += 1
+    assert all(compared[name, "apart"] >= 8 and compared[name, "own"] >= 8 for name in NAMES), compared
+    assert compared["optcc", "both"] >= 8 and sum(compared.values()) >= 200, compared
+    assert all(among[how] >= 5 for how in ("second", "between", "out of turn")), among
+
+
+def test_meetings_are_timed_as_by_the_oracle(whole: None) -> None:
+    compared = 0
+    for seed in range(1000, 1060):
+        case = draw(seed, most_nodes=5)
+        if case is None or len(case.schedule.ops) > 5_000:
+            continue
+        try:
+            times, _ = case.found(meeting_finish, case.outlined.meetings)
+        except Inapplicable:
+            continue
+        assert times == case.by_the_oracle(), seed
+        compared += 1
+    assert compared >= 20
+
+
+@pytest.mark.parametrize("target", _core.vector_targets())
+@pytest.mark.parametrize("name", NAMES[:3])
+def test_every_kind_of_vectors(target: int, name: str, whole: None) -> None:
+    """More nodes than a wave has steps, and than it has nodes; code for older processors than this one."""
+    for topology in (Topology.preset("h100", 150).without((149, 5)), Topology.preset("h100", 70).slow(2, nic=(7, 2)).slow(3, rank=9)):
+        outlined = outline("all_reduce", topology, 2**22 + 444, algorithm=name)
+        want = exact_times(outlined.unroll(), topology, late={77: "3us"}).finish_ps.tolist()
+        assert found(meeting_finish, outlined.meetings, outlined, topology, {77: "3us"}, target=target)[0] == want
+
+
+def test_it_is_what_times_them() -> None:
+    """As planned, among 64 nodes; a size that was not planned for."""
+    topology = Topology.preset("h100", 64).without((7, 2))
+    outlined = outline("all_reduce", topology, 2**20, algorithm="optcc")
+    times, how = finish_times(outlined, topology, 2**20 + 4000, late={100: "1us"})
+    assert how["as"] == "meetings" and how["lanes"] == 7
+    assert times.tolist() == exact_times(outlined.unroll(), topology, 2**20 + 4000, late={100: "1us"}).finish_ps.tolist()
+
+
+def refused(topology: Topology, why: str, name: str = "optcc", nbytes: int = 2**20, changes: Any = None) -> None:
+    outlined = outline("all_reduce", topology, nbytes, algorithm=name)
+    with pytest.raises(Inapplicable, match=why):
+        found(meeting_finish, outlined.meetings, outlined, topology, **({} if changes is None else {"changes": changes}))
+
+
+def test_what_is_refused_is_named(whole: None) -> None:
+    base = Topology.preset("h100", 6)
+    refused(base.without((1, 2), (3, 4), (3, 5)), "several", "recursive")
+    refused(Topology.cluster(nodes=5, gpus_per_node=1, nics_per_node=4).without((2, 1)), "one rank")
+    refused(Topology.cluster(nodes=5, gpus_per_node=2, nics_per_node=4).without((2, 1)), "share a rank or a NIC")
+    lost = base.without((1, 2))
+    rng = np.random.default_rng(1)
+    refused(lost, "change", changes=Changes.of(links_of(lost, random_changes(rng, lost, 10**9))))
+    refused(lost.with_network(Level("leaf", nodes=2, uplinks=8, per_rail=True), Level("spine", latency="1us")), "switches")
+    assert outline("all_reduce", base, 2**20, algorithm="optcc").meetings is None  # nothing is lost: it is balance
+
+
+def test_waves_are_refused_by_name() -> None:
+    outlined = outline("all_reduce", Topology.preset("h100", 6).without((5, 2)), 2**26, algorithm="recursive")
+    assert outlined.meetings is not None and "waves" in outlined.meetings.misfit
+
+
+@pytest.mark.parametrize("name", NAMES[:3])
+def test_131072_ranks(name: str) -> None:
+    """Not before the lower bound, and all the same but later where a rank is."""
+    topology = Topology.preset("h100", 16384).without((7, 2))
+    outlined = outline("all_reduce", topology, "1GiB", algorithm=name)
+    meta = summarize(outlined, topology).meta
+    problem = make_problem("all_reduce", topology, "1GiB", dtype="float32", redop="sum", in_place=False, root=0, peer=1, channels=None,
+                           counts=None)
+    assert meta["evaluated"]["as"] == "meetings" and meta["time_ps"] > of_problem(problem) * 1e12
+    assert name != "optcc" or (summarize(outlined, topology, late={800: "1ms"}).meta["finish_ps"] >= meta["finish_ps"]).all()
+
+
+def test_columns_that_do_not_fit_are_refused() -> None:
+    """Of the native sweeps: other lengths, kinds that are not there, times that doubles do not hold."""
+    def times(**other: Any) -> int:
+        zero, one = np.zeros(3, np.int64), np.ones(3, np.int64)
+        state = {name: np.zeros(3, np.int64) for name in ("clock", "tx", "rx", "came")}
+        return _core.sweep_meeting_times({"sweep": 0, "shift": 0, "steps": 2, "reducing": 1, "target": 0, "latency_ps": one, "add": one,
+                                          "nic": one, "memory_kind": zero, "tx_kind": zero, "rx_kind": zero, **state, **other})  # fmt: skip
+
+    assert times() == 0
+    wrong: list[dict[str, Any]] = [{"clock": np.zeros(4, np.int64)}, {"tx_kind": np.ones(3, np.int64)}, {"nic": np.ones(4, np.int64)},
+                                   {"latency_ps": -np.ones(3, np.int64)}, {"steps": -1}, {"target": 9}]  # fmt: skip
+    assert [times(**each) for each in wrong] == [3] * len(wrong)
+    assert times(nic=np.full(3, 2**51)) == 1
+    fabrics = {"nodes": 1, "group": 2, "puts": 1, "alpha_ps": 0, "first": True, "nbytes": np.ones(1, np.int64),
+               "batch": np.ones(1, np.int64), "source": np.zeros(1, np.int32), "to": np.full(1, 2, np.int32),
+               "order": np.zeros(1, np.int32),
+               **{name: np.ones(2, np.int64) for name in ("bytes_per_s", "latency_ps", "late_ps", "tx_ps", "rx_ps")},
+               **{name: np.ones(1, np.int64) for name in ("ready_ps", "next", "left_ps", "seen_ps")}}  # fmt: skip
+    assert _core.serve_fabrics(fabrics) == 3 and _core.serve_fabrics({**fabrics, "to": np.ones(1, np.int32)}) == 0
