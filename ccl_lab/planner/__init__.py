@@ -57,7 +57,7 @@ def plan(collective: str, topology: Topology | int, nbytes: Size = "1MiB", *, al
 
 def outline(collective: str, topology: Topology | int, nbytes: Size = "1MiB", *, algorithm: str = "auto", dtype: str = "float32",
             redop: str = "sum", in_place: bool = False, root: int = 0, peer: int = 1, channels: int | None = None,
-             mapped: bool = True, overlaps: bool = True, passed_over: Mapping[str, str] = choose.NO_WHY) -> Outline:
+            mapped: bool = True, overlaps: bool = True, passed_over: Mapping[str, str] = choose.NO_WHY) -> Outline:
     """The schedule that `plan` makes of the same arguments, without its rows: what the simulator takes where there would be too many.
 
     "auto" takes the cheapest that can be told in seconds, but for those that were `passed_over` (and why, for the reasons); those that

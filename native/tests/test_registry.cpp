@@ -384,7 +384,6 @@ TEST_ON_BOTH_KERNELS(a_buffer_of_the_heap_is_registered_where_a_smaller_or_large
 
 TEST(large_arrays_lie_in_the_arena_as_within_a_huge_page) {
   if (!can_tell_pages()) return;
-  constexpr std::uintptr_t kHugePage = 2 << 20;
   for (const std::size_t lead : {std::size_t{0}, std::size_t{4096}, std::size_t{kHugePage - 4096}}) {
     Rank rank;
     auto* const data = static_cast<std::byte*>(std::aligned_alloc(kHugePage, 8 << 20));

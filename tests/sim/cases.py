@@ -118,3 +118,12 @@ def ring_all_gather(n: int, nbytes: int, order: np.ndarray | None = None) -> Sch
         b.put(rank=r, peer=r[(place + 1) % n], src=b.output[block], dst=b.output[block])
         b.wait(rank=r, peer=r[(place - 1) % n])
     return b.build(nbytes=nbytes, dtype="int8")
+
+
+def with_own_rates(rng: np.random.Generator, topology: Topology) -> Topology:
+    """Every NIC and every rank with rates and latencies of its own."""
+    k, n = topology.n_nodes * topology.nics_per_node, topology.n_ranks
+    return topology.replace(
+        nic_bytes_per_s=rng.integers(10**8, 10**10, k), nic_latency_ps=rng.integers(0, 9 * 10**6, k),
+        fabric_bytes_per_s=rng.integers(10**8, 10**11, n), fabric_latency_ps=rng.integers(0, 9 * 10**6, n),
+        local_bytes_per_s=rng.integers(10**8, 10**12, n))  # fmt: skip

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ccl_lab.errors import UsageError
+from ccl_lab.errors import Inapplicable, UsageError
 from ccl_lab.ir import Outline, Schedule
 from ccl_lab.planner import outline, plan
 from ccl_lab.simulator import exact_times
@@ -71,6 +71,24 @@ def drawn(rng: np.random.Generator, name: tuple[str, str], topology: Topology, n
     if rng.random() < late[0]:
         who = {r: f"{int(rng.integers(1, 10**8))}ps" for r in range(topology.n_ranks) if rng.random() < late[1]}
     return None if schedule is None else Drawn(schedule, outlined, topology, who, 0.0 if rng.random() < 0.7 else 3e-6, rng)
+
+
+def equal_to_the_oracle(cases: Iterable[Drawn | None], finish: Callable[..., Any], part: str, most_ops: int = MOST_OPS,
+                        may_refuse: bool = False) -> int:  # fmt: skip
+    """How many cases of at most so many ops an evaluation of that part of an outline times as the oracle; may_refuse: others it leaves."""
+    compared = 0
+    for number, case in enumerate(cases):
+        if case is None or len(case.schedule.ops) > most_ops:
+            continue
+        try:
+            times, _ = case.found(finish, getattr(case.outlined, part))
+        except Inapplicable:
+            if not may_refuse:
+                raise
+            continue
+        assert times == case.by_the_oracle(), number
+        compared += 1
+    return compared
 
 
 def some_bytes(rng: np.random.Generator, most: int = 10**8) -> int:

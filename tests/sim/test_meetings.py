@@ -21,7 +21,7 @@ from ccl_lab.simulator.meetings import meeting_finish
 from ccl_lab.topo import Level, Topology
 
 from .cases import links_of, random_changes
-from .draws import Drawn, drawn, found
+from .draws import Drawn, drawn, equal_to_the_oracle, found
 
 NAMES = ("optcc", "recursive", "mix", "resilient")
 
@@ -115,18 +115,8 @@ def test_meetings_are_timed_as_their_ops(whole: None, among: Counter[str], monke
 
 
 def test_meetings_are_timed_as_by_the_oracle(whole: None) -> None:
-    compared = 0
-    for seed in range(1000, 1060):
-        case = draw(seed, most_nodes=5)
-        if case is None or len(case.schedule.ops) > 5_000:
-            continue
-        try:
-            times, _ = case.found(meeting_finish, case.outlined.meetings)
-        except Inapplicable:
-            continue
-        assert times == case.by_the_oracle(), seed
-        compared += 1
-    assert compared >= 20
+    cases = (draw(seed, most_nodes=5) for seed in range(1000, 1060))
+    assert equal_to_the_oracle(cases, meeting_finish, "meetings", 5_000, may_refuse=True) >= 20
 
 
 @pytest.mark.parametrize("target", _core.vector_targets())

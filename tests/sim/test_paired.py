@@ -13,8 +13,8 @@ from ccl_lab.simulator.changes import Changes
 from ccl_lab.simulator.paired import paired_finish
 from ccl_lab.topo import Topology
 
-from .cases import links_of, random_changes
-from .draws import Drawn, drawn, found, some_bytes
+from .cases import links_of, random_changes, with_own_rates
+from .draws import Drawn, drawn, equal_to_the_oracle, found, some_bytes
 
 NAME = ("all_to_all", "paired")
 
@@ -26,12 +26,8 @@ def powers(rng: np.random.Generator, most: int) -> Topology:
     topology = Topology.cluster(nodes=nodes, gpus_per_node=ranks, nics_per_node=ranks * int(rng.choice([1, 1, 2])),
                                 nic_gbits_per_s=float(rng.integers(1, 400)), fabric_gbytes_per_s=int(rng.integers(1, 300)),
                                 local_gbytes_per_s=int(rng.integers(1, 1000)))  # fmt: skip
-    k, n = nodes * topology.nics_per_node, nodes * ranks
     if rng.random() < 0.4:
-        topology = topology.replace(
-            nic_bytes_per_s=rng.integers(10**8, 10**10, k), nic_latency_ps=rng.integers(0, 9 * 10**6, k),
-            fabric_bytes_per_s=rng.integers(10**8, 10**11, n), fabric_latency_ps=rng.integers(0, 9 * 10**6, n),
-            local_bytes_per_s=rng.integers(10**8, 10**12, n))  # fmt: skip
+        topology = with_own_rates(rng, topology)
     elif rng.random() < 0.5:
         topology = topology.slow(float(rng.uniform(1, 5)), nic=(int(rng.integers(nodes)), int(rng.integers(ranks))))
     return topology
@@ -58,14 +54,8 @@ def test_exchanges_are_timed_as_their_ops() -> None:
 
 
 def test_exchanges_are_timed_as_by_the_oracle() -> None:
-    compared = 0
-    for seed in range(60):
-        case = draw(1000 + seed, 4)
-        if case is None:
-            continue
-        assert case.found(paired_finish, case.outlined.in_place)[0] == case.by_the_oracle(), seed
-        compared += 1
-    assert compared >= 40
+    cases = (draw(1000 + seed, 4) for seed in range(60))
+    assert equal_to_the_oracle(cases, paired_finish, "in_place") >= 40
 
 
 @pytest.mark.parametrize("target", _core.vector_targets())

@@ -16,7 +16,7 @@ from ccl_lab.simulator import exact_times, finish_times, summarize
 from ccl_lab.simulator.pairs import pair_finish
 from ccl_lab.topo import Topology
 
-from .draws import Drawn, alike_by_twos, drawn, found, some_bytes
+from .draws import Drawn, alike_by_twos, drawn, equal_to_the_oracle, found, some_bytes
 from .test_scale import even_topology
 
 NAMES = [("all_to_all", "direct"), ("all_to_all", "balance"), ("all_gather", "direct"), ("reduce_scatter", "direct"),
@@ -69,18 +69,8 @@ def test_pairs_are_timed_as_their_ops(name: tuple[str, str]) -> None:
 
 
 def test_pairs_are_timed_as_by_the_oracle() -> None:
-    compared = 0
-    for seed in range(60):
-        case = draw(1000 + seed, NAMES[seed % 5], most_nodes=4)
-        if case is None or len(case.schedule.ops) > 5_000:
-            continue
-        try:
-            ends, _ = case.found(pair_finish, case.outlined.pairs)
-        except Inapplicable:
-            continue
-        assert ends == case.by_the_oracle(), seed
-        compared += 1
-    assert compared >= 10
+    cases = (draw(1000 + seed, NAMES[seed % 5], most_nodes=4) for seed in range(60))
+    assert equal_to_the_oracle(cases, pair_finish, "pairs", 5_000, may_refuse=True) >= 10
 
 
 @pytest.mark.parametrize("target", _core.vector_targets())

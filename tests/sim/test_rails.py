@@ -15,7 +15,7 @@ from ccl_lab.simulator import exact_times, finish_times, summarize
 from ccl_lab.simulator.rails import rail_finish
 from ccl_lab.topo import Topology
 
-from .draws import Drawn, alike_by_twos, drawn, found, some_bytes
+from .draws import Drawn, alike_by_twos, drawn, equal_to_the_oracle, found, some_bytes
 from .test_scale import even_topology
 
 NAME = ("all_to_all", "hierarchical")
@@ -69,14 +69,8 @@ def test_rails_are_timed_as_their_ops() -> None:
 
 
 def test_rails_are_timed_as_by_the_oracle() -> None:
-    compared = 0
-    for seed in range(60):
-        case = draw(1000 + seed, most_nodes=4)
-        if case is None or len(case.schedule.ops) > 5_000:
-            continue
-        assert case.found(rail_finish, case.outlined.rails)[0] == case.by_the_oracle(), seed
-        compared += 1
-    assert compared >= 15
+    cases = (draw(1000 + seed, most_nodes=4) for seed in range(60))
+    assert equal_to_the_oracle(cases, rail_finish, "rails", 5_000) >= 15
 
 
 @pytest.mark.parametrize("target", _core.vector_targets())

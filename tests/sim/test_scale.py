@@ -22,7 +22,7 @@ from ccl_lab.simulator import exact_times, finish_times, summarize
 from ccl_lab.simulator.changes import Changes
 from ccl_lab.topo import Topology
 
-from .cases import links_of, random_changes, random_topology
+from .cases import links_of, random_changes, random_topology, with_own_rates
 from .oracle import Oracle
 
 NAMES = [(collective, name) for collective, known in ALGORITHMS.items() for name in known if collective != "all_to_allv"]
@@ -46,12 +46,8 @@ def even_topology(rng: np.random.Generator, most_nodes: int = 7) -> Topology:
     topology = Topology.cluster(
         nodes=nodes, gpus_per_node=group, nics_per_node=nics, nic_gbits_per_s=float(rng.integers(1, 400)),
         fabric_gbytes_per_s=int(rng.integers(1, 300)), local_gbytes_per_s=int(rng.integers(1, 1000)))  # fmt: skip
-    k, n = nodes * nics, nodes * group
     if rng.random() < 0.3:
-        topology = topology.replace(
-            nic_bytes_per_s=rng.integers(10**8, 10**10, k), nic_latency_ps=rng.integers(0, 9 * 10**6, k),
-            fabric_bytes_per_s=rng.integers(10**8, 10**11, n), fabric_latency_ps=rng.integers(0, 9 * 10**6, n),
-            local_bytes_per_s=rng.integers(10**8, 10**12, n))  # fmt: skip
+        topology = with_own_rates(rng, topology)
     if rng.random() < 0.4:
         topology = topology.slow(float(rng.uniform(1, 5)), nic=(int(rng.integers(nodes)), int(rng.integers(nics))))
     if nics > 1 and rng.random() < 0.3:

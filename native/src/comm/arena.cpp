@@ -15,9 +15,6 @@ constexpr std::uint64_t kPage = 4096;
 constexpr std::uint64_t kLine = 64;
 // Below this the system call and the page faults of the next user cost more than the memory is worth.
 constexpr std::uint64_t kReleaseBytes = 256 * 1024;
-// From here on huge pages pay: copies that are larger than the caches take half of the time, first touches a tenth.
-constexpr std::uint64_t kHugePage = 2 * 1024 * 1024;
-constexpr std::uint64_t kHugeBytes = 4 * 1024 * 1024;
 // Two buffers of 256 MiB in a row would lie where AMD's way predictor cannot tell them apart (segment.cpp); a little address
 // space between large blocks prevents that.
 constexpr std::uint64_t kApartFrom = 64 * 1024 * 1024;
@@ -71,7 +68,7 @@ Result<std::shared_ptr<Block>> Arena::allocate(std::uint64_t nbytes, Pages pages
     const std::lock_guard lock(mutex_);
     const std::uint64_t apart = nbytes >= kApartFrom && nbytes + kApartBytes <= segment_->arena_bytes() ? kApartBytes : 0;
     const std::uint64_t size = align_up(std::max<std::uint64_t>(nbytes, 1), alignment) + apart;
-    if (nbytes >= kHugeBytes && nbytes < kApartFrom) block = take(size, kHugePage);
+    if (nbytes >= kHugeFrom && nbytes < kApartFrom) block = take(size, kHugePage);
     if (block == nullptr) block = take(size, alignment);
   }
   if (block == nullptr)
@@ -86,7 +83,7 @@ Result<std::shared_ptr<Block>> Arena::allocate(std::uint64_t nbytes, Pages pages
 
 void Arena::make_huge(std::uint64_t offset, std::uint64_t nbytes) const {
   // Pages that a NIC may have pinned stay as they are, and those of a parent are its own.
-  if (nbytes < kHugeBytes || keeps_pages_.load(std::memory_order_relaxed) || ::getpid() != owner_pid_) return;
+  if (nbytes < kHugeFrom || keeps_pages_.load(std::memory_order_relaxed) || ::getpid() != owner_pid_) return;
   static_cast<void>(::madvise(base() + offset, nbytes, MADV_HUGEPAGE));  // hints
   static_cast<void>(segment_->make_huge(offset, nbytes));
 }

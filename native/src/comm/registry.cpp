@@ -24,9 +24,6 @@ namespace ccl_lab {
 namespace {
 
 constexpr std::uint64_t kPage = 4096;
-constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;
-// From here on the arena asks for huge pages (arena.cpp).
-constexpr std::uint64_t kHugeFrom = std::uint64_t{4} << 20;
 
 std::byte* page_up(std::byte* at) {
   return reinterpret_cast<std::byte*>((reinterpret_cast<std::uintptr_t>(at) + kPage - 1) / kPage * kPage);
