@@ -115,6 +115,33 @@ TEST(a_longer_short_put_is_copied_after_a_while_unless_somebody_waits_for_it) {
   }
 }
 
+// Whoever has all that comes waits for copies only: these are made in the next poll, though something else may have happened in it.
+TEST(where_nothing_comes_any_more_copies_wait_for_nothing) {
+  for (const bool no_more : {false, true}) {
+    Brief s(true);
+    s.put(4096, 5);
+    s.put(8192, 6);
+    s.step(1000);
+    CHECK_EQ(s.told(5), 0u);
+    s.put(4096, 7);  // not written down yet
+    if (no_more) s.rails.expects_no_more();
+    s.transport.over.push_back({s.transport.puts[0].cookie, {}});
+    s.transport.lands = {{0, 0, -1, 0}};
+    s.step(1000);
+    CHECK_EQ(s.told(5), 1u);
+    CHECK_EQ(s.told(6), no_more ? 1u : 0u);
+    CHECK_EQ(s.told(7), no_more ? 1u : 0u);
+    s.put(4096, 8);
+    s.transport.lands = {{0, 1, -1, 0}};
+    if (no_more) s.rails.expects_no_more();
+    s.step(2000);
+    CHECK_EQ(s.told(8), no_more ? 1u : 0u);
+    s.put(4096, 9);  // it was said of that poll
+    s.step(2000);
+    CHECK_EQ(s.told(9), 0u);
+  }
+}
+
 // Ways in which path 0 may end right after a put went over it, before anything else happened.
 constexpr int kEnds = 5;
 

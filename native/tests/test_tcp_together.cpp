@@ -1,8 +1,9 @@
 // Confirmations that wait: for others to go with, told by another pair of NICs, and those that are heard with a short message.
 //
-// Is: two ranks over real sockets at a time of the test's choice, a peer made by hand, and a sendmsg that counts, and that may take
-//     as little as the test says (it is replaced here).
+// Is: two ranks over real sockets at a time of the test's choice, a peer made by hand, and calls of the system that are counted, and may take
+//     as little as the test says (they are replaced here).
 // Is not: when a confirmation is owed at all (test_tcp_confirmed), nor what the layer above makes of it (test_rails).
+#include <sys/epoll.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -18,6 +19,7 @@ namespace {
 
 std::uint64_t send_limit = ~std::uint64_t{0};  // bytes that sendmsg still takes
 int n_sends = 0;
+int n_looks = 0;  // at what the system has
 
 }  // namespace
 
@@ -38,6 +40,11 @@ extern "C" ssize_t sendmsg(int fd, const msghdr* message, int flags) {
   less.msg_iov = parts.data();
   less.msg_iovlen = parts.size();
   return ::syscall(SYS_sendmsg, fd, &less, flags);
+}
+
+extern "C" int epoll_wait(int fd, epoll_event* events, int most, int timeout) {
+  ++n_looks;
+  return static_cast<int>(::syscall(SYS_epoll_pwait, fd, events, most, timeout, nullptr, 0));
 }
 // NOLINTEND
 
@@ -385,6 +392,35 @@ TEST(a_short_message_is_handed_on_before_what_it_confirms_and_nobody_sleeps_betw
   std::int64_t wake_ns = INT64_MAX;
   rank.transport.wait_set(descriptors, wake_ns);
   CHECK(wake_ns > 0);
+}
+
+// Whoever has all but confirmations has those that are here without a look at what else there may be.
+TEST(confirmations_that_alone_are_missing_are_there_without_a_look) {
+  for (const bool no_more : {false, true}) {
+    ByHand rank;
+    rank.post(5);
+    rank.send_short(1);
+    const std::int64_t deadline = now_ns() + 10'000'000'000;
+    while (rank.hearer.heard.empty() && now_ns() < deadline) rank.poll(1);
+    CHECK(rank.hearer.heard.size() == 1 && rank.completions.empty());
+    const int before = n_looks;
+    if (no_more) rank.transport.expects_no_more();
+    rank.poll(1);
+    CHECK_EQ(rank.completions.size(), 1u);
+    CHECK_EQ(n_looks - before, no_more ? 0 : 1);
+  }
+}
+
+TEST(bytes_that_wait_for_the_kernel_are_unsent_however_often_one_looks) {
+  ByHand rank;
+  send_limit = 5000;
+  rank.post(5, 20000);
+  rank.poll();
+  CHECK(rank.transport.unsent());
+  const FrameHeader nothing_new = aside(0, 0);
+  rank.send(1, nothing_new);
+  rank.poll();
+  CHECK(rank.transport.unsent());
 }
 
 TEST(what_a_short_message_confirmed_counts_though_its_path_ends_with_it) {

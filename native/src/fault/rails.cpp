@@ -147,13 +147,14 @@ std::string Rails::describe(const PathRecord& path) const {
 
 int Rails::poll(std::int64_t now_ns, std::vector<Completion>& completions, std::vector<LinkEvent>& events) {
   now_ns_ = now_ns;
+  const bool no_more = std::exchange(no_more_, false);
   const std::uint64_t landed_before = n_landed_;
   int did = transport_.poll(now_ns, arrived_, failures_);
   // What came goes first: somebody waits for it, and the rest can wait.
   const bool came = n_landed_ != landed_before;
   const bool quiet = arrived_.empty() && failures_.empty();
   const bool due = now_ns >= listen_ns_ || now_ns >= watch_ns_ || n_queued_ > 0 || n_readings_ > 0 || !ready_.empty() || !lost_.empty();
-  if (came && quiet && !due) {
+  if (came && quiet && !due && !no_more) {
     did_ns_ = now_ns;
     return did;
   }
@@ -169,7 +170,7 @@ int Rails::poll(std::int64_t now_ns, std::vector<Completion>& completions, std::
     if (peers_[i].queued) pump(peers_[i]);
   for (std::size_t i = 0; n_readings_ > 0 && i < readings_.size(); ++i)
     if (readings_[i].live && !readings_[i].posted && post_reading(readings_[i])) ++did;
-  if (did == 0 && !(uncopied_.empty() && young_.empty())) copy_waiting();
+  if ((did == 0 || no_more) && !(uncopied_.empty() && young_.empty())) copy_waiting(no_more);
   if (!ready_.empty() || !lost_.empty()) {
     did += static_cast<int>(ready_.size() + lost_.size());
     hand_over(ready_, completions);

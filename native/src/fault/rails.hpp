@@ -123,7 +123,10 @@ class Rails final : public Receiver {
   void reset(std::uint16_t epoch);
 
   // See Transport.
-  void expects_no_more() { transport_.expects_no_more(); }
+  void expects_no_more() {
+    no_more_ = true;
+    transport_.expects_no_more();
+  }
   bool owes_confirmations() const { return transport_.owes_confirmations(); }
   // Puts that have completed, because they were copied, wait for a path with room.
   bool waiting() const { return n_queued_ > 0; }
@@ -178,7 +181,7 @@ class Rails final : public Receiver {
   static void copy(Item& item);
   bool sources_are_free(const PeerRecord& peer) const;
   void copy_and_complete(Item& item);
-  void copy_waiting();
+  void copy_waiting(bool no_more);
   Status no_way(const Put& put) const;
   SegmentOrder& arriving_of(PeerRecord& peer, std::uint32_t id);
 
@@ -268,6 +271,7 @@ class Rails final : public Receiver {
   std::unique_ptr<Localizer> localizer_;
   std::vector<RailEvent> events_;
   bool news_ = false;
+  bool no_more_ = false;           // was said since the last poll
   Counters counters_;
 };
 

@@ -101,15 +101,16 @@ void Rails::copy_and_complete(Item& item) {
   complete(item.cookie);
 }
 
-// There is nothing else to do: those who wait for short puts need not wait for their peers.
-void Rails::copy_waiting() {
+// There is nothing else to do: those who wait for short puts need not wait for their peers. `no_more`: nor does anything come that
+// would carry a confirmation.
+void Rails::copy_waiting(bool no_more) {
   std::uint64_t left = kCopyAtOnceBytes;
   for (Queue<Uncopied>* const waiting : {&uncopied_, &young_})
     for (; !waiting->empty(); waiting->pop()) {
       const Uncopied& first = waiting->front();
       Item& item = items_[first.item];
       if (!item.live || item.order != first.order) continue;  // it is confirmed
-      if (waiting == &young_ && now_ns_ - first.since_ns < Uncopied::kYoungNs) break;
+      if (waiting == &young_ && !no_more && now_ns_ - first.since_ns < Uncopied::kYoungNs) break;
       if (item.nbytes > left || !sources_are_free(peers_[static_cast<std::size_t>(lanes_[item.lane]->home.peer)])) break;
       left -= item.nbytes;
       copy_and_complete(item);

@@ -152,6 +152,7 @@ class Bundle {
   bool ack_asked() const { return ack_asked_; }
   void demand_ack() {
     ack_due_ = true;
+    stir();
     unask();
   }
   // What another bundle is to say for this one.
@@ -185,12 +186,14 @@ class Bundle {
   bool quiet(std::int64_t now_ns) const {
     return !has_puts() && !has_gets() && ack_ns_ > now_ns && !ack_due_ && !has_asides() && faults_ == nullptr;
   }
-  // Nothing is left here at all until something is posted or heard: whoever asks once need not ask again before stir().
-  bool still() const { return still_; }
+  // Nothing is left here until something is posted or heard, or an acknowledgement is due: whoever asks once need not ask again
+  // before that, or stir().
+  bool settled() const { return settled_; }
+  bool still(std::int64_t now_ns) const { return settled_ && ack_ns_ > now_ns; }
   void settle() {
-    still_ = puts_.empty() && gets_.empty() && asides_.empty() && ack_ns_ == INT64_MAX && !ack_due_ && !has_acks() && faults_ == nullptr;
+    settled_ = puts_.empty() && gets_.empty() && asides_.empty() && !ack_due_ && !has_acks() && faults_ == nullptr;
   }
-  void stir() { still_ = false; }
+  void stir() { settled_ = false; }
   NicFaults* faults() const { return faults_; }
   // How long something new that is sent has to wait. Where faults() is not null.
   std::int64_t waits();
@@ -242,7 +245,7 @@ class Bundle {
   void unask() { context_.n_asked -= std::exchange(ack_asked_, false); }
   void obey(NicFaults* faults, std::int64_t now_ns);
 
-  bool still_ = false;
+  bool settled_ = false;
   const TcpContext& context_;
   const ConnectionName name_;
   SignalOrder& order_;

@@ -144,7 +144,7 @@ bool TcpTransport::connected(std::int32_t peer, std::uint16_t nic, std::uint16_t
 
 bool TcpTransport::unsent() const {
   return std::any_of(links_.begin(), links_.end(), [](const auto& link) {
-    return !link->bundle.still() && link->ended.ok() &&
+    return !link->bundle.settled() && link->ended.ok() &&
            (link->bundle.has_puts() || std::any_of(link->connections.begin(), link->connections.end(),
                                                                         [](const auto& each) { return each->unsent(); }));
   });
@@ -214,7 +214,7 @@ void TcpTransport::look(Link& link, std::int64_t now_ns) const {
 // Most links of a rank have nothing to do at a time.
 bool TcpTransport::idle(const Link& link, std::int64_t now_ns) const {
   const bool asked = link.faults != nullptr && link.faults->asked();
-  if (!link.ended.ok() || !link.bundle.quiet(now_ns) || (looked_ && link.bundle.has_acks())) return false;
+  if (!link.ended.ok() || !link.bundle.quiet(now_ns) || (takes_acks_ && link.bundle.has_acks())) return false;
   if (asked || !link.connections.front()->nic_up()) return false;
   return std::none_of(link.connections.begin(), link.connections.end(), [](const auto& connection) {
     return connection->readable() || connection->sendable() || connection->held();
@@ -289,7 +289,7 @@ int TcpTransport::serve(Link& link, std::int64_t now_ns, std::vector<Completion>
     }
     held += connection.held();
   }
-  if (done == 0 && looked_ && link.bundle.has_acks()) {
+  if (done == 0 && takes_acks_ && link.bundle.has_acks()) {
     ++done;
     Connection& connection = *link.connections[link.turn % n];
     if (Status status = connection.take_acks(completions); !status.ok()) end(link, std::move(status), true, now_ns);
@@ -428,10 +428,11 @@ int TcpTransport::serve_all(std::int64_t now_ns, bool no_more, std::vector<Compl
   serving_ = true;
   for (std::size_t k = 0; k < n; ++k) {
     Link& link = *links_[(next_ + k) % n];
-    if (quiet && link.bundle.still()) continue;
+    if (quiet && link.bundle.still(now_ns)) continue;
     if (link.retired) continue;
     if (idle(link, now_ns)) {
-      link.bundle.settle();
+      if (std::none_of(link.connections.begin(), link.connections.end(), [](const auto& one) { return one->unsent(); }))
+        link.bundle.settle();
       continue;
     }
     const int did = link.ended.ok() ? serve(link, now_ns, completions) : drain(link, now_ns, completions);
@@ -456,15 +457,15 @@ int TcpTransport::serve_all(std::int64_t now_ns, bool no_more, std::vector<Compl
 int TcpTransport::poll(std::int64_t now_ns, std::vector<Completion>& completions, std::vector<LinkEvent>& events) {
   polled_ns_ = now_ns;
   if (links_.empty()) return 0;
-  looked_ = false;
   const bool no_more = std::exchange(no_more_, false);
+  takes_acks_ = no_more;
   if (busy_ && ++unlooked_ < kMostUnlooked) {
     const int done = serve_all(now_ns, no_more, completions, events);
     if (done > 0 || links_.empty()) return done;
   }
   unlooked_ = 0;
   poller_.collect([](void* owner, std::uint32_t edges) { static_cast<Connection*>(owner)->edges(edges); });
-  looked_ = true;
+  takes_acks_ = true;
   const int done = serve_all(now_ns, no_more, completions, events);
   busy_ = done > 0;
   return done;

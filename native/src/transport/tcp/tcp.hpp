@@ -130,7 +130,7 @@ class TcpTransport final : public NicTransport {
   bool busy_ = false;           // the last poll did something
   int unlooked_ = 0;            // polls since the poller was asked
   bool no_more_ = false;        // was said since the last poll
-  bool looked_ = false;         // it was in this poll: what is not there now comes later
+  bool takes_acks_ = false;     // the poller was asked in this poll, or nothing else is waited for: who gets them has nothing else to do
   std::int64_t polled_ns_ = 0;  // the time of the last poll, which is what wait_set judges by
 };
 
