@@ -253,6 +253,21 @@ TEST(a_silent_path_is_asked_about_though_others_are_busy) {
   CHECK(s.mail.sent.back().message.kind == MessageKind::ping);
 }
 
+// Whoever posts after a long pause, and goes to sleep, is woken to write it down: else nobody would miss its confirmation.
+TEST(what_is_not_written_down_yet_keeps_nobody_asleep) {
+  Brief s;
+  s.step(100 * kMs);
+  s.put(100, 5);
+  std::vector<pollfd> none;
+  std::int64_t wake_ns = std::numeric_limits<std::int64_t>::max();
+  s.rails.wait_set(none, wake_ns);
+  CHECK_EQ(wake_ns, 100 * kMs);
+  s.step(wake_ns);
+  wake_ns = std::numeric_limits<std::int64_t>::max();
+  s.rails.wait_set(none, wake_ns);
+  CHECK_EQ(wake_ns, 150 * kMs);
+}
+
 // What is to be there surely, and memory of a GPU, which the host does not read, wait to be confirmed.
 TEST(some_short_puts_are_complete_only_when_they_are_confirmed) {
   void* const page = ::mmap(nullptr, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
