@@ -206,7 +206,7 @@ def _gather(loops: RingLoops, topology: Topology, places: Places, count: int, it
     for ring, index in zip(*np.nonzero(loops.slice_of >= 0), strict=True):
         first[places.owner_of[ring], loops.slice_of[ring, index]] = loops.first[ring, index]
     length = np.zeros((len(first), 1), np.int64)
-    length[places.owner_of, 0] = nodes * loops.stride
+    length[places.owner_of, 0] = nodes * loops.depth * loops.stride
     nbytes = ((first + length) * count // loops.parts - first * count // loops.parts) * itemsize
     example = places.grid[np.array([int(np.argmax(before.class_of == c)) for c in range(len(before.end_ps))])]
     latency = topology.fabric_latency_ps[example]
