@@ -44,6 +44,11 @@ CASES: dict[str, dict[str, Any]] = {
         "topology": _H100, "algorithm": "balance", "faults": ["nic:node=7,nic=2", "rank:rank=800,late=1ms"]},
     "balance all_gather, 131,072 ranks, a NIC gone": {
         "what": "all_gather", "topology": _H100, "algorithm": "balance", "faults": ["nic:node=7,nic=2"]},
+    "balance, 131,072 ranks, 64 GiB, a NIC gone": {
+        "topology": _H100, "algorithm": "balance", "nbytes": "64GiB", "faults": ["nic:node=7,nic=2"]},
+    "auto, 131,072 ranks, a NIC gone": {"topology": _H100, "algorithm": "auto", "faults": ["nic:node=7,nic=2"]},
+    "auto, 32,768 ranks, 16 GiB, a NIC gone": {
+        "topology": "h100:nodes=4096", "algorithm": "auto", "nbytes": "16GiB", "faults": ["nic:node=7,nic=2"]},
     "recursive doubling, 131,072 ranks": {"topology": _H100, "algorithm": "recursive_doubling"},
     "halving-doubling, 131,072 ranks": {"topology": _H100, "algorithm": "halving_doubling"},
     "hierarchical, 131,072 ranks, a NIC lost after 100 ms": {

@@ -19,9 +19,6 @@ from .algorithms import ALGORITHMS, Algorithm, find
 from .cost import Cost
 from .problem import Problem, make_problem
 
-# Lanes over the NICs that are left are planned node by node, and their ops told one by one.
-_MOST_WITH_LANES = 1024
-
 __all__ = ["ALGORITHMS", "Algorithm", "Cost", "Problem", "algorithms", "estimate", "outline", "plan"]
 
 
@@ -60,9 +57,9 @@ def outline(collective: str, topology: Topology | int, nbytes: Size = "1MiB", *,
             mapped: bool = True, overlaps: bool = True, passed_over: Mapping[str, str] = choose.NO_WHY) -> Outline:
     """The schedule that `plan` makes of the same arguments, without its rows: what the simulator takes where there would be too many.
 
-    "auto" takes the cheapest that can be told in seconds, but for those that were `passed_over` (and why, for the reasons); those that
-    spread a loss over the NICs that are left are compared up to 1,024 ranks. Errors as `plan`; UsageError for one rank, which has nothing
-    to unroll; Inapplicable where all were passed over. Cost: a few arrays of a number per rank.
+    "auto" takes the cheapest that can be told in seconds, but for those that were `passed_over` (and why, for the reasons); above 1,024
+    ranks those that spread a loss over the NICs that are left are compared around 64 nodes at most. Errors as `plan`; UsageError for one
+    rank, which has nothing to unroll; Inapplicable where all were passed over. Cost: a few arrays of a number per rank.
     """
     problem = make_problem(collective, topology, nbytes, dtype=dtype, redop=redop, in_place=in_place, root=root, peer=peer,
                            channels=channels, counts=None, mapped=mapped, overlaps=overlaps)
@@ -71,14 +68,14 @@ def outline(collective: str, topology: Topology | int, nbytes: Size = "1MiB", *,
         raise UsageError(f"{collective} among 1 rank: nothing to outline; use plan.")
     chosen, why = algorithm, (f"{algorithm}: as asked",)
     if algorithm == "auto":
-        whole = problem.n > _MOST_WITH_LANES
-        ranked = choose.candidates(problem, whole=whole)
+        left_out = choose.left_out(problem)
+        ranked = choose.candidates(problem, without=choose.DEGRADED if left_out else ())
         chosen = choose.pick(problem, ranked, outlined=True, passed_over=passed_over)
         if not chosen:
             each = "; ".join(f"{name}: {reason}" for name, reason in passed_over.items())
             raise Inapplicable(f"no algorithm of {collective} is timed in seconds on topology {topology.name!r}: {each}; all others have "
                                "too many ops. Simulate fewer ranks, name one of them, or take tier='estimate', a closed form.")
-        why = choose.reasons(problem, ranked, chosen, automatic=True, whole=whole, outlined=True, passed_over=passed_over)
+        why = choose.reasons(problem, ranked, chosen, automatic=True, left_out=left_out, outlined=True, passed_over=passed_over)
     found = find(collective, chosen)
 
     def emit(make: Any) -> Builder:

@@ -361,12 +361,12 @@ def loops(problem: Problem, shares: Shares) -> RingLoops | None:
     found = _rings_alike(problem, shares)
     if found is None:
         return None
-    ring, passes = found.ring, depth_of(problem, shares).passes
-    n = len(ring.nodes)
-    [(lo, hi)], parts = _in_shares(ring.weight, n * passes)
-    span = (hi - lo) // (n * passes)
-    return RingLoops(orders=ring.rank, channel=ring.channel, parts=parts, depth=1, steps=2 * n - 2, reducing=n - 1,
-                     first=lo[:, None] + n * span[:, None] * np.arange(passes), stride=span, span=span,
+    ring, depth = found.ring, depth_of(problem, shares)
+    n, passes, twos = len(ring.nodes), depth.passes, depth.ring_depth
+    [(lo, hi)], parts = _in_shares(ring.weight, n * passes * twos)
+    span = (hi - lo) // (n * passes * twos)
+    return RingLoops(orders=ring.rank, channel=ring.channel, parts=parts, depth=twos, steps=2 * n - 2, reducing=n - 1,
+                     first=lo[:, None] + n * twos * span[:, None] * np.arange(passes), stride=span, span=span, apart=n * span,
                      slice_of=np.tile(np.arange(passes), (len(lo), 1)), in_node=problem.topology.gpus_per_node > 1)
 
 
@@ -394,7 +394,7 @@ def _one_node(owners: tuple[int, ...], group: int, channel: tuple[int, ...], wei
 
 def _rings_alike(problem: Problem, shares: Shares) -> Allocation | None:
     """The lanes of `loops`; None where there are none."""
-    if shares.levels or problem.grid is None or depth_of(problem, shares).ring_depth > 1:
+    if shares.levels or problem.grid is None:
         return None
     found = allocate(problem.topology, shares)
     local = np.sort(problem.topology.local_of[found.ring.rank], axis=0)

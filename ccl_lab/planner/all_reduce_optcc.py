@@ -15,6 +15,7 @@ from .all_reduce_lanes import Level, Shares, estimate
 from .all_reduce_resilient import Split, build, cost_of, straggler
 from .cost import Cost
 from .degraded import remaining
+from .kept import kept_with_problem
 from .problem import Problem
 
 # Of the y of the formula: the less, the more time the lanes of the healthy have to spare for the latency of their stages. The
@@ -22,6 +23,7 @@ from .problem import Problem
 KEPT = (1.0, 0.99, 0.98, 0.97, 0.96, 0.95, 0.925, 0.9, 0.85)
 
 
+@kept_with_problem
 def split_optcc(problem: Problem) -> Split:
     """The whole message around the straggler."""
     members, hurt, why = straggler(problem)
@@ -32,6 +34,7 @@ def split_optcc(problem: Problem) -> Split:
                  f"optcc: T/T0 = {formulas_degraded.optcc(n, x):.3f}, fluid")
 
 
+@kept_with_problem
 def split_mix(problem: Problem) -> Split:
     """y at, or a little below, that of the formula."""
     members, hurt, why = straggler(problem)

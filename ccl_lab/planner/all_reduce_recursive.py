@@ -15,12 +15,14 @@ from .all_reduce_lanes import Level, Shares
 from .all_reduce_resilient import Split, build, cost_of, fractions
 from .cost import Cost
 from .degraded import bridges, is_degraded, node_order
+from .kept import kept_with_problem
 from .problem import Problem
 
 # Scratch holds a raw part of every outsider of a level; more of them, and fewer slices are made.
 MOST_OUTSIDERS = 16
 
 
+@kept_with_problem
 def split(problem: Problem) -> Split:
     """The slices of all levels of loss."""
     if not is_degraded(problem.topology) or problem.topology.n_nodes == 2:

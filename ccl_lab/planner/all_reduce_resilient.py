@@ -19,6 +19,7 @@ from .all_reduce_balance import WHOLE, balance, healthy_cost
 from .all_reduce_lanes import Level, Shares
 from .cost import Cost
 from .degraded import is_degraded, node_order, remaining
+from .kept import kept_with_problem
 from .problem import Problem
 
 # A node whose rate is this close to the best is as good as healthy.
@@ -48,6 +49,7 @@ def straggler(problem: Problem) -> tuple[tuple[int, ...], int, str]:
     return tuple(node for node in order if node != hurt[0]), hurt[0], ""
 
 
+@kept_with_problem
 def split(problem: Problem) -> Split:
     """Y = X or Y*, whichever is estimated to be faster; balance where that is."""
     members, hurt, why = straggler(problem)

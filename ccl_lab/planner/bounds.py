@@ -69,7 +69,9 @@ def _moves(problem: Problem) -> tuple[np.ndarray, np.ndarray, float]:
         case "send_recv":
             peer = np.arange(nodes) == topology.node_of[problem.peer]
             return everything * (root & ~peer), everything * (peer & ~root), problem.nbytes * float((root & ~peer).any())
-    pairs = np.full((problem.n, problem.n), block) if problem.counts is None else problem.counts * float(_item(problem))
+    if problem.counts is None:
+        return group * others, group * others, float((group * others).sum())
+    pairs = problem.counts * float(_item(problem))
     across = topology.node_of[:, None] != topology.node_of[None, :]
     sent, got = (pairs * across).sum(axis=1), (pairs * across).sum(axis=0)
     return (np.bincount(topology.node_of, sent, nodes), np.bincount(topology.node_of, got, nodes), float(sent.sum()))

@@ -5,7 +5,7 @@ Is: a comparison of closed-form estimates. Is not: a measurement; the reasons sa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +26,7 @@ from .cost import (
     tree_depth,
     tree_slices,
 )
-from .degraded import is_degraded, lost, remaining, ring_lanes
+from .degraded import is_degraded, lost, remaining, ring_lanes, unlike
 from .problem import Problem
 
 # A table of ops of more rows takes seconds and gigabytes: `auto` looks for a shorter one.
@@ -38,6 +38,9 @@ PER_PEER = ("direct", "paired", "recursive_doubling", "recursive_halving")
 
 # Rings that are evaluated as such only where nodes are alike: who asks for them by name is told, `auto` does not try.
 BOTH_WAYS = ("bidirectional_ring",)
+
+# Lanes over the NICs that are left are planned kind by kind of node: among more ranks than that only around so many that are not as most.
+ALWAYS_WITH_LANES, MOST_UNLIKE = 1024, 64
 
 # Algorithms that read peers' memory in place.
 IN_PLACE = ("one_pass", "flat", "two_level")
@@ -51,15 +54,27 @@ class Candidate(NamedTuple):
     misfit: str
 
 
-def candidates(problem: Problem, whole: bool = False) -> list[Candidate]:
-    """Every algorithm of the collective: those that fit by estimated time, then the others. whole: without those for lost NICs."""
+def candidates(problem: Problem, without: Collection[str] = ()) -> list[Candidate]:
+    """Every algorithm of the collective, but for those `without`: those that fit by estimated time, then the others."""
     found = []
     for name, algorithm in ALGORITHMS[problem.collective].items():
-        if whole and name in DEGRADED:
+        if name in without:
             continue
         misfit = algorithm.misfit(problem)
         found.append(Candidate(name, None if misfit else algorithm.cost(problem), misfit))
     return sorted(found, key=lambda each: (each.cost is None, each.cost.seconds if each.cost else 0.0))
+
+
+def left_out(problem: Problem) -> str:
+    """Why those for lost NICs are not compared, without tables of ops; empty where they are."""
+    topology = problem.topology
+    if problem.n <= ALWAYS_WITH_LANES or topology.n_nodes == 1 or not topology.nics_per_node:
+        return ""
+    odd = unlike(topology)
+    if odd <= MOST_UNLIKE:
+        return ""
+    return (f"{odd:,} of {topology.n_nodes:,} nodes have lost NICs or slower ones, each in its own way: above {ALWAYS_WITH_LANES:,} ranks "
+            f"lanes are planned around {MOST_UNLIKE} of them")
 
 
 NO_WHY: Mapping[str, str] = {}
@@ -198,9 +213,10 @@ def loss(problem: Problem) -> tuple[str, ...]:
     return tuple(told)
 
 
-def reasons(problem: Problem, ranked: list[Candidate], chosen: str, automatic: bool, whole: bool = False,
+def reasons(problem: Problem, ranked: list[Candidate], chosen: str, automatic: bool, left_out: str = "",
             outlined: bool = False, passed_over: Mapping[str, str] = NO_WHY) -> tuple[str, ...]:  # fmt: skip
-    """One line per algorithm, the chosen one first; unless `whole`, also what a loss means; outlined, passed_over: as `pick`."""
+    """One line per algorithm, the chosen one first, then what a loss means, or why those made for it are left out; outlined, passed_over:
+    as `pick`."""
     ranked = sorted(ranked, key=lambda each: each.name != chosen)
     best = next(each.cost for each in ranked if each.name == chosen)
     lines = []
@@ -214,7 +230,10 @@ def reasons(problem: Problem, ranked: list[Candidate], chosen: str, automatic: b
         elif each.name != chosen and _long(problem, each, outlined):
             tail += f"; about {ops_about(problem, each):,} ops, too many to {'time in seconds: name it' if outlined else 'build'}"
         lines.append(f"{each.name}: {_numbers(each.cost)}; {tail}")
-    return tuple(lines) + (() if whole else loss(problem))
+    if left_out:
+        names = [name for name in DEGRADED if name in ALGORITHMS[problem.collective]]
+        return (*lines, *([f"{', '.join(names)}: not compared: {left_out}"] if names else ()))
+    return tuple(lines) + loss(problem)
 
 
 def _numbers(cost: Cost) -> str:

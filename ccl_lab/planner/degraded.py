@@ -72,6 +72,12 @@ def is_degraded(topology: Topology) -> bool:
     return topology.n_nodes > 1 and bool(rates.min() < rates.max())
 
 
+def unlike(topology: Topology) -> int:
+    """Nodes whose NICs are not as those of most nodes, or carry less than the best node's: what planning lanes costs grows with them."""
+    _, kind = rows_alike(rates_of(topology))
+    return max(topology.n_nodes - int(np.bincount(kind).max()), int((remaining(topology) < 1).sum()))
+
+
 def finish(topology: Topology, load: F64) -> float:
     """Seconds per byte of the message that the slowest NIC needs for `load`."""
     rates = rates_of(topology)

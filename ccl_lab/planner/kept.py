@@ -1,6 +1,6 @@
-"""What planners find of a topology, kept while it is asked for again: `lru_cache` whose size is counted in ranks.
+"""What planners find of a topology, kept while it is asked for again: `lru_cache` whose size is counted in ranks; and of a problem.
 
-Is: a decorator. Is not: a store that anybody can rely on. Invariant: an entry keeps its topology alive, so as many ranks are kept as four
+Is: decorators. Is not: a store that anybody can rely on. Invariant: an entry keeps its topology alive, so as many ranks are kept as four
 topologies of 131,072 have, or the last entry alone; a slider that tries a thousand faults on them does not fill memory.
 """
 
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from ..topo import Topology
+from .problem import Problem
 
 MOST_RANKS = 1 << 19
 
@@ -48,3 +49,17 @@ def kept_by_topology(most: int) -> Callable[[Callable[..., Found]], Callable[...
         return found
 
     return decorate
+
+
+def kept_with_problem(of: Callable[[Problem], Found]) -> Callable[[Problem], Found]:
+    """Keeps what a function found of a problem as long as there is the problem: its cost, its ops and its reasons all ask for it."""
+    name = f"_{of.__module__}.{of.__name__}"
+
+    @functools.wraps(of)
+    def found(problem: Problem) -> Found:
+        kept: dict[str, Found] = problem.__dict__
+        if name not in kept:
+            kept[name] = of(problem)
+        return kept[name]
+
+    return found

@@ -146,25 +146,25 @@ def hierarchical_finish(outline: Outline, topology: Topology, nbytes: int, dtype
     before = node_phase(outline, topology, places, nbytes, dtype, late_ps, alpha_ps)
     finish = before.end_ps[before.class_of]
     nominal = loops.nominal_bytes(count, itemsize)
-    end_ps, end_batch, counts = _rings(loops, topology, places, sizes, nominal, before, finish, late_ps, alpha_ps, changes, merge, jumps)
-    _gather(loops, topology, places, count, itemsize, before, end_ps, end_batch, late_ps, alpha_ps, finish)
+    ends, counts = _rings(loops, topology, places, sizes, nominal, before, finish, late_ps, alpha_ps, changes, merge, jumps)
+    _gather(loops, topology, places, count, itemsize, before, ends, late_ps, alpha_ps, finish)
     out = np.empty(topology.n_ranks, np.int64)
     out[places.grid] = finish
     return out, counts
 
 
 def _rings(loops: RingLoops, topology: Topology, places: Places, sizes: I64, nominal_bytes: I64, before: NodePhase, finish: I64,
-           late_ps: I64, alpha_ps: int, changes: Changes, merge: bool, jumps: bool) -> tuple[I64, I64, dict[str, int]]:  # fmt: skip
-    """(end_ps, end_batch) [nodes, owners, slices] of all rings; raises `finish` [nodes, group]. Equal groups of rings are timed once.
+           late_ps: I64, alpha_ps: int, changes: Changes, merge: bool, jumps: bool) -> tuple[list[I64], dict[str, int]]:  # fmt: skip
+    """Of each owner end_ps and end_batch, [2, nodes, slices], or one row where they are alike in all nodes; raises `finish` [nodes, group].
 
-    nominal_bytes: [rings].
+    Equal groups of rings are timed once. nominal_bytes: [rings].
     """
     chains, nodes = loops.orders.shape
     owner_of, everywhere = places.owner_of, np.arange(nodes)
     everyone = np.arange(chains)
     rows = Rows(loops, topology, everyone, 1, late_ps)
-    slices = before.begin_ps.shape[2]
-    ends = np.zeros((2, nodes, places.owners.shape[1], slices), np.int64)
+    none = np.zeros((2, 0, before.begin_ps.shape[2]), np.int64)
+    ends = [none] * places.owners.shape[1]
     known: dict[Any, tuple[I64, I64, I64]] = {}
     counts = {"units": 0, "rounds": 0, "jumped": 0, "merged": 0}
     for members in _coupled(rows, owner_of):
@@ -177,14 +177,17 @@ def _rings(loops: RingLoops, topology: Topology, places: Places, sizes: I64, nom
                                            memory_free_ps=free, begin=begin, merge=merge, jumps=jumps,
                                            known=known if merge else None, changes=changes)  # type: ignore[arg-type]
         counts = {name: counts[name] + done[name] for name in counts}
+        apart = nodes if any(each.strides[0] for each in found) else 1
         for chain, ring in enumerate(members):
             local = places.owners[:, owner_of[ring]]
             one = (everywhere, local) if (local != local[0]).any() else (slice(None), local[0])
             finish[one] = np.maximum(finish[one], finish_ps[:, chain, 0])
             mine = loops.slice_of[ring][: int(np.count_nonzero(loops.slice_of[ring] >= 0))]
-            for end, each in zip(ends, found, strict=True):
-                end[:, owner_of[ring], _as_slice(mine)] = each[:, chain, : len(mine)]
-    return ends[0], ends[1], counts
+            if not ends[owner_of[ring]].shape[1]:
+                ends[owner_of[ring]] = np.zeros((2, apart, none.shape[2]), np.int64)
+            for end, each in zip(ends[owner_of[ring]], found, strict=True):
+                end[:, _as_slice(mine)] = each[:apart, chain, : len(mine)]
+    return ends, counts
 
 
 def _as_slice(places: I64) -> slice:
@@ -194,21 +197,22 @@ def _as_slice(places: I64) -> slice:
     return slice(int(places[0]), int(places[-1]) + 1, step)
 
 
-def _gather(loops: RingLoops, topology: Topology, places: Places, count: int, itemsize: int, before: NodePhase, end_ps: I64, end_batch: I64,
+def _gather(loops: RingLoops, topology: Topology, places: Places, count: int, itemsize: int, before: NodePhase, ends: list[I64],
             late_ps: I64, alpha_ps: int, finish: I64) -> None:  # fmt: skip
     """Raises `finish` [nodes, group] to the end of what the lanes hand to the other ranks of each node."""
     nodes, group = places.grid.shape
-    slices = end_ps.shape[2]
+    slices = before.begin_ps.shape[2]
     first = np.zeros((places.owners.shape[1], slices), np.int64)
     for ring, index in zip(*np.nonzero(loops.slice_of >= 0), strict=True):
         first[places.owner_of[ring], loops.slice_of[ring, index]] = loops.first[ring, index]
     length = np.zeros((len(first), 1), np.int64)
-    length[places.owner_of, 0] = nodes * loops.stride
+    length[places.owner_of, 0] = nodes * loops.depth * loops.stride
     nbytes = ((first + length) * count // loops.parts - first * count // loops.parts) * itemsize
     example = places.grid[np.array([int(np.argmax(before.class_of == c)) for c in range(len(before.end_ps))])]
     latency = topology.fabric_latency_ps[example]
     flat = {
-        "owners": before.owners, "bytes": nbytes, "end_ps": end_ps, "end_batch": end_batch, "class_of": before.class_of,
+        "owners": before.owners, "bytes": nbytes, "rows": np.array([end.shape[1] for end in ends]), "class_of": before.class_of,
+        **{name: np.concatenate([end[i].ravel() for end in ends]) for i, name in enumerate(("end_ps", "end_batch"))},
         "bytes_per_s": topology.fabric_bytes_per_s[example], "late_ps": late_ps[example], "tx_latency_ps": latency - latency // 2,
         "rx_latency_ps": latency // 2, "tx_free_ps": before.tx_free_ps, "rx_free_ps": before.rx_free_ps, "finish_ps": finish,
     }  # fmt: skip

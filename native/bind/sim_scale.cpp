@@ -51,8 +51,8 @@ bool simulate_gathers(const nb::dict& columns) {
   using I64 = const std::int64_t;
   const ccl_lab::sim::GathersInput in{
       .nodes = c.number("nodes"), .group = c.number("group"), .slices = c.number("slices"), .classes = c.number("classes"),
-      .alpha_ps = c.number("alpha_ps"), .owners = c.get<I64>("owners"), .bytes = c.get<I64>("bytes"), .end_ps = c.get<I64>("end_ps"),
-      .end_batch = c.get<I64>("end_batch"), .class_of = c.get<I64>("class_of"), .bytes_per_s = c.get<I64>("bytes_per_s"),
+      .alpha_ps = c.number("alpha_ps"), .owners = c.get<I64>("owners"), .bytes = c.get<I64>("bytes"), .rows = c.get<I64>("rows"),
+      .end_ps = c.get<I64>("end_ps"), .end_batch = c.get<I64>("end_batch"), .class_of = c.get<I64>("class_of"), .bytes_per_s = c.get<I64>("bytes_per_s"),
       .late_ps = c.get<I64>("late_ps"), .tx_latency_ps = c.get<I64>("tx_latency_ps"), .rx_latency_ps = c.get<I64>("rx_latency_ps"),
       .tx_free_ps = c.get<I64>("tx_free_ps"), .rx_free_ps = c.get<I64>("rx_free_ps")};
   const auto finish = c.get<std::int64_t>("finish_ps");

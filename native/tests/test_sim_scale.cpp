@@ -127,11 +127,11 @@ TEST(columns_that_do_not_fit_are_refused) {
 // Of three ranks the last and the first own slices of 1000 and 500 bytes. Ports carry 1000 bytes in a microsecond:
 //   turn 0   2 -> 0 until 1.0, 0 -> 1 until 0.5      turn 1   2 -> 1 from 1.0 to 2.0, 0 -> 2 from 0.5 to 1.0
 TEST(only_owners_of_slices_put_them_to_their_node) {
-  const std::vector<std::int64_t> bytes{1000, 500}, ended(4, 0), batch(4, 1), class_of{0, 1}, rate(6, 1'000'000'000), zero(6, 0), latency(6, 7);
+  const std::vector<std::int64_t> bytes{1000, 500}, ended(4, 0), batch(4, 1), rows(2, 2), class_of{0, 1}, rate(6, 1'000'000'000), zero(6, 0), latency(6, 7);
   std::vector<std::int64_t> owners{2, 0, 1, 2}, finish(6, 0);
   GathersInput in;
   in.nodes = 2, in.group = 3, in.slices = 1, in.classes = 2;
-  in.owners = owners, in.bytes = bytes, in.end_ps = ended, in.end_batch = batch, in.class_of = class_of, in.bytes_per_s = rate;
+  in.owners = owners, in.bytes = bytes, in.rows = rows, in.end_ps = ended, in.end_batch = batch, in.class_of = class_of, in.bytes_per_s = rate;
   in.late_ps = zero, in.tx_latency_ps = zero, in.rx_latency_ps = latency, in.tx_free_ps = zero, in.rx_free_ps = zero;
   CHECK(simulate_gathers(in, finish));
   CHECK_EQ(finish[0], 1'000'000 + 7);

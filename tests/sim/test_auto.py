@@ -9,7 +9,8 @@ import pytest
 
 from ccl_lab import simulation
 from ccl_lab.errors import Inapplicable
-from ccl_lab.planner import outline
+from ccl_lab.planner import choose, outline
+from ccl_lab.planner.problem import make_problem
 from ccl_lab.simulation import simulate
 from ccl_lab.topo import Topology
 
@@ -57,6 +58,45 @@ def test_one_error_where_none_can(monkeypatch: pytest.MonkeyPatch) -> None:
         simulate("all_reduce", "h100:nodes=16384", "1GiB")
     assert len(tried) == len(set(tried)) >= 4
     assert all(f"{name}: reason {i + 1}" in str(error.value) for i, name in enumerate(tried))
+
+
+def test_lanes_around_lost_nics_are_compared() -> None:
+    """32,768 ranks, for whose 16 GiB balance is the cheapest; and 131,072 ranks."""
+    found = simulate("all_reduce", "h100:nodes=4096", "16GiB", faults=[GONE])
+    assert found.meta["algorithm"] == "balance" and found.meta["evaluated"]["as"] == "rings between nodes"
+    assert found.time_ps == simulate("all_reduce", "h100:nodes=4096", "16GiB", faults=[GONE], algorithm="balance").time_ps
+    for nodes, nbytes, lost in ((4096, "16GiB", [GONE]), (16384, "64GiB", [GONE + ",factor=2", "nic:node=9,nic=3"])):
+        planned = outline("all_reduce", simulation.degrade(Topology.preset("h100", nodes), lost)[0], nbytes)
+        assert planned.algorithm == "balance" and planned.reasons[0].endswith("chosen")
+        for name in ("resilient", "recursive", "optcc", "mix"):
+            assert sum(line.startswith(f"{name}: ") and "estimated" in line for line in planned.reasons) >= 1
+        assert [line.partition(":")[0] for line in planned.reasons if line.startswith(("degraded", "lower bound"))] == [
+            "degraded", "lower bound"]  # fmt: skip
+
+
+def test_where_nothing_is_lost_what_was_made_for_losses_is_not_taken() -> None:
+    whole = outline("all_reduce", Topology.preset("h100", 16384), "1GiB")
+    assert whole.algorithm not in choose.DEGRADED and not any(line.startswith("degraded") for line in whole.reasons)
+
+
+@pytest.mark.parametrize(("odd", "left_out"), [(choose.MOST_UNLIKE, False), (choose.MOST_UNLIKE + 1, True)])
+def test_lanes_around_too_many_nodes_are_not(odd: int, left_out: bool) -> None:
+    topology = Topology.preset("h100", 256).without(*((3 * node, 2) for node in range(odd)))
+    reasons = outline("all_reduce", topology, "64MiB").reasons
+    assert [line for line in reasons if "not compared" in line] == [
+        f"balance, resilient, recursive, optcc, mix: not compared: {odd} of 256 nodes have lost NICs or slower ones, each in its own way: "
+        "above 1,024 ranks lanes are planned around 64 of them"] * left_out  # fmt: skip
+    assert any(line.startswith("balance: ") for line in reasons) != left_out
+    few = Topology.preset("h100", 128).without(*((node, 2) for node in range(100)))
+    assert not any("not compared" in line for line in outline("all_reduce", few, "64MiB").reasons)  # 1,024 ranks
+
+
+def test_around_one_node_that_is_faster_all_others_have_lost() -> None:
+    faster = Topology.cluster(nodes=256, gpus_per_node=8, nics_per_node=8)
+    rates = faster.nic_bytes_per_s.copy()
+    rates[8] *= 2
+    assert choose.left_out(make_problem("all_reduce", faster.replace(nic_bytes_per_s=rates), "1MiB", dtype="int8", redop="sum",
+                                        in_place=False, root=0, peer=1, channels=None, counts=None)).startswith("255 of 256")  # fmt: skip
 
 
 def random_rates(nodes: int, group: int, seed: int) -> Topology:

@@ -10,6 +10,7 @@ import pytest
 from ccl_lab import _core
 
 Columns = dict[str, Any]
+OF_OWNERS = ("end_ps", "end_batch")
 OF_NODES = {"end_ps": 2, "end_batch": 2, "finish_ps": 1, "class_of": 0}  # dimensions behind the node
 
 
@@ -38,7 +39,14 @@ def drawn(rng: np.random.Generator) -> Columns:
     }  # fmt: skip
 
 
-def ended(columns: Columns) -> list[list[int]]:
+def by_owner(column: np.ndarray, alike: np.ndarray) -> np.ndarray:
+    """Owner by owner, one row of those that are `alike` in all nodes."""
+    return np.concatenate([column[: 1 if one else None, owner].ravel() for owner, one in enumerate(alike)])
+
+
+def ended(columns: Columns, alike: np.ndarray | None = None) -> list[list[int]]:
+    alike = np.zeros(columns["owners"].shape[1], bool) if alike is None else alike
+    columns = {**columns, "rows": np.where(alike, 1, columns["nodes"]), **{name: by_owner(columns[name], alike) for name in OF_OWNERS}}
     flat = {name: np.array(each, np.int64).ravel() if isinstance(each, np.ndarray) else each for name, each in columns.items()}
     assert _core.simulate_gathers(flat)
     return flat["finish_ps"].reshape(columns["nodes"], -1).tolist()
@@ -50,3 +58,13 @@ def test_together_as_one_by_one(seed: int) -> None:
     alone = [ended({**columns, "nodes": 1, **{name: columns[name][node : node + 1] for name in OF_NODES}})
              for node in range(columns["nodes"])]  # fmt: skip
     assert ended(columns) == [row for one in alone for row in one]
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_one_row_stands_for_all_nodes(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    columns = drawn(rng)
+    alike = rng.integers(0, 2, columns["owners"].shape[1]).astype(bool)
+    for name in OF_OWNERS:
+        columns[name][:, alike] = columns[name][:1, alike]
+    assert ended(columns, alike) == ended(columns)

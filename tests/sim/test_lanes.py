@@ -182,6 +182,33 @@ def test_lanes_of_unequal_shares(factor: float, nodes: int) -> None:
         assert equal(topology, BALANCE, 2**20, nbytes, **options)["as"] == "rings between nodes"
 
 
+def in_twos(rng: np.random.Generator) -> Topology:
+    """Lost NICs or a slower one, and NICs so slow that two chunks of a lane are under way, and more in nodes of one rank."""
+    nodes, group = int(rng.integers(3, 9)), int(rng.integers(1, 5))
+    nics = max(2, group * int(rng.integers(1, 3)))
+    topology = Topology.cluster(nodes=nodes, gpus_per_node=group, nics_per_node=nics, nic_gbits_per_s=float(rng.integers(1, 100)),
+                                fabric_gbytes_per_s=int(rng.integers(10, 300)), local_gbytes_per_s=int(rng.integers(10, 1000)))
+    lost = {(int(rng.integers(nodes)), int(rng.integers(nics))) for _ in range(int(rng.integers(1, 3)))}
+    topology = topology.without(*lost) if rng.random() < 0.7 else topology.slow(float(rng.choice([1.5, 2, 3])), nic=lost.pop())
+    return topology if topology.nic_bytes_per_s.reshape(nodes, -1).any(axis=1).all() else in_twos(rng)
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_chunks_that_come_in_twos(block: int) -> None:
+    """As many as a step has, each round of them an addition and a put."""
+    ways = []
+    for seed in range(10 * block, 10 * (block + 1)):
+        rng = np.random.default_rng(seed)
+        topology, nbytes = in_twos(rng), 16 * int(rng.integers(2**12, 2**22))
+        made = outline("all_reduce", topology, nbytes, algorithm=BALANCE)
+        if made.loops is None or made.loops.depth == 1 or made.ops_about > 100_000:
+            continue
+        late = {int(rng.integers(topology.n_ranks)): "30us"} if rng.random() < 0.3 else {}
+        sizes = (nbytes, nbytes + 4 * int(rng.integers(-99, 99)), made.loops.parts * 4 * int(rng.integers(1, 30)))
+        ways += [equal(topology, BALANCE, nbytes, size, late=late, alpha=float(rng.choice([0, 1e-6])))["as"] for size in sizes]
+    assert sum(way.startswith("rings") for way in ways) >= 6
+
+
 @pytest.mark.parametrize("nics", [4, 8])
 def test_lanes_of_unequal_shares_that_meet(nics: int) -> None:
     """In the one rank of a node: nominal time is not that of rings of one length, so they are told."""

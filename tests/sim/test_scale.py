@@ -258,7 +258,7 @@ def test_equal_units_are_told_by_a_few_rounds() -> None:
 
 def test_loops_say_what_the_schedule_does() -> None:
     """The ops of the rings, op by op: rank, channel, kind, peer, chunks."""
-    kinds = {Kind.put: "put", Kind.wait: "wait", Kind.reduce: "reduce", Kind.copy: "copy"}
+    kinds, deepest = {Kind.put: "put", Kind.wait: "wait", Kind.reduce: "reduce", Kind.copy: "copy"}, 0
     for seed in range(20):
         for name in RINGS + LIKE_RINGS:
             drawn = draw(seed, name, most_nodes=3)
@@ -270,9 +270,10 @@ def test_loops_say_what_the_schedule_does() -> None:
                 continue
             assert loops.parts == schedule.parts
             far = np.ones(len(ops), bool)
-            if loops.in_node:  # only what the lanes do until a slice is done
-                last = 2 * loops.orders.shape[1] - 1
-                far = (ops.channel > 0) & (ops.step < last) & ((ops.kind != Kind.wait) | (ops.peer != ops.rank))
+            if loops.in_node:  # only what the lanes do between nodes, and what they add
+                node = drawn[2].node_of
+                far = np.isin(ops.channel, loops.channel) & ((ops.kind == Kind.reduce) | (node[ops.peer] != node[ops.rank]))
+                deepest = max(deepest, loops.depth)
             rows = [int(op) for op in ops.program_order() if far[op]]
             found = [(kinds[Kind(int(ops.kind[op]))], int(ops.rank[op]), int(ops.channel[op]), int(ops.peer[op]),
                       0 if ops.kind[op] == Kind.wait else int(ops.dst_chunk[op]) % loops.parts, int(ops.n_chunks[op])) for op in rows]
@@ -280,6 +281,7 @@ def test_loops_say_what_the_schedule_does() -> None:
             if name[0] == "reduce_scatter":  # the last sum goes to the output, whose chunks are counted from 0
                 told = [(*op[:4], op[4] % loops.parts, op[5]) for op in told]
             assert told == found, (seed, name)
+    assert deepest == 2  # chunks of lanes that come in twos
 
 
 def test_an_outline_unrolls_to_the_schedule() -> None:

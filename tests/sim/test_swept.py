@@ -67,6 +67,22 @@ def test_it_is_used(lost: bool, swept: list[bool]) -> None:
     assert swept and all(swept)
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_messages_that_come_in_twos(seed: int, swept: list[bool]) -> None:
+    """Lanes around a lost NIC, or a slower one, that is slow enough for two messages of a lane to be under way."""
+    rng = np.random.default_rng(seed)
+    nodes, group = int(rng.integers(3, 12)), int(rng.choice([1, 2, 4]))
+    topology = Topology.cluster(nodes=nodes, gpus_per_node=group, nics_per_node=2 * group, nic_gbits_per_s=int(rng.integers(5, 60)),
+                                fabric_gbytes_per_s=300, local_gbytes_per_s=float(rng.choice([20, 1000])))  # fmt: skip
+    nic = int(rng.integers(nodes)), int(rng.integers(2 * group))
+    topology = topology.without(nic) if seed % 2 else topology.slow(2, nic=nic)
+    late = {int(rng.integers(topology.n_ranks)): "30us"} if rng.random() < 0.5 else {}
+    made = outline("all_reduce", topology, 2**24, algorithm="balance").loops
+    assert made is None or made.depth > 1
+    equal(topology, "balance", 2**24, 2**24 - 4 * int(rng.integers(1, 10**4)), late=late)
+    assert made is None or not made.in_node or swept and all(swept)
+
+
 def test_what_it_does_not_do_is_left_to_others(swept: list[bool]) -> None:
     """Links numbered in several ways: lanes of a lost NIC go to that of another rank on one node alone."""
     topology = Topology.preset("h100", 8).without((3, 2))

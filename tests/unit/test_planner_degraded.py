@@ -119,6 +119,13 @@ def test_mix_comes_close_to_the_bound_for_one_nic_of_eight() -> None:
     assert bound <= seconds("all_reduce", topology, "4GiB", "mix") <= 1.05 * bound
 
 
+def test_the_bound_of_equal_blocks_is_that_of_their_counts() -> None:
+    """Nodes of different sizes, one of which lost a NIC."""
+    topology = Topology.cluster(nodes=3, gpus_per_node=4, nics_per_node=4).subset([0, 1, 2, 3, 4, 5, 8, 9, 10]).without((1, 2))
+    counts = np.full((9, 9), 1000)
+    assert lower_bound(topology, "all_to_all", 9 * 1000) == pytest.approx(lower_bound(topology, "all_to_allv", 0, counts=counts))
+
+
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_no_plan_is_faster_than_the_bound(collective: str) -> None:
     for topology in (cluster(3), hurt(cluster(3), 3), hurt(cluster(3, 4), 1), hurt(cluster(2), 2).slow(3, nic=(1, 1))):

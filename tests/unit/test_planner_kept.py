@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from ccl_lab.planner import kept
-from ccl_lab.planner.kept import kept_by_topology
+from ccl_lab.planner.kept import kept_by_topology, kept_with_problem
+from ccl_lab.planner.problem import Problem
 from ccl_lab.topo import Topology
 
 
@@ -36,3 +39,20 @@ def test_large_topologies_push_out_others(monkeypatch) -> None:  # type: ignore[
     assert of(sizes[0]) == 8 and made == [8, 16, 24, 8]  # and now the 24
     large = Topology.cluster(nodes=41, gpus_per_node=1)
     assert of(large) == of(large) == 41 and made == [8, 16, 24, 8, 41]  # the last one stays, whatever its size
+
+
+def test_a_problem_keeps_what_was_found_of_it() -> None:
+    made = []
+
+    @kept_with_problem
+    def once(problem: Problem) -> int:
+        made.append(problem.nbytes)
+        return problem.nbytes
+
+    @kept_with_problem
+    def other(problem: Problem) -> int:
+        return -problem.nbytes
+
+    one, two = (Problem("all_reduce", Topology.cluster(nodes=2), nbytes) for nbytes in (4, 8))
+    assert [once(one), once(two), other(one), once(one), other(one)] == [4, 8, -4, 4, -4] and made == [4, 8]
+    assert once(dataclasses.replace(one, nbytes=12)) == 12 and made == [4, 8, 12]

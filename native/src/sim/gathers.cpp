@@ -22,12 +22,22 @@ struct Slice {
   std::int32_t slice, owner;
 };
 
+// Of an owner: where its slices of node 0 are, and how far those of the next node lie behind them.
+struct Ends {
+  std::int64_t first, each;
+};
+
 class Gathers {
  public:
   Gathers(const GathersInput& in, std::span<std::int64_t> finish_ps)
       : in_(in), finish_(finish_ps), group_(static_cast<std::int32_t>(in.group)), turns_(static_cast<std::size_t>(2 * in.group)),
         free_(static_cast<std::size_t>(2 * in.group)) {
     owners_ = static_cast<std::int32_t>(in.owners.size() / static_cast<std::size_t>(in.classes));
+    std::int64_t first = 0;
+    for (const std::int64_t rows : in.rows) {
+      ends_.push_back({first, rows > 1 ? in.slices : 0});
+      first += rows * in.slices;
+    }
     lines_.resize(static_cast<std::size_t>(in.classes));
     const std::size_t sizes = in.bytes.size();
     busy_.resize(static_cast<std::size_t>(in.classes * in.group) * sizes);
@@ -53,17 +63,19 @@ class Gathers {
  private:
   // The first node behind this one that is not of its class, or whose numbers do not go on as from it to the next one.
   [[nodiscard]] std::int64_t end_of_progression(std::int64_t first) const {
-    const auto goes_on = [&](const auto& column, std::int64_t each, std::int64_t node) {
-      const std::int64_t* const now = column.data() + node * each;
+    const auto goes_on = [](const std::int64_t* column, std::int64_t each, std::int64_t node) {
+      const std::int64_t* const now = column + node * each;
       std::int64_t differs = 0;
       for (std::int64_t i = 0; i < each; ++i) differs |= (now[i] - now[i - each]) ^ (now[i - each] - now[i - 2 * each]);
       return differs == 0;
     };
     const auto class_of = [&](std::int64_t node) { return in_.class_of[static_cast<std::size_t>(node)]; };
-    const std::int64_t ends = owners_ * in_.slices;
+    const auto ends_go_on = [&](const std::span<const std::int64_t> column, std::int64_t node) {
+      return std::all_of(ends_.begin(), ends_.end(), [&](const Ends& at) { return at.each == 0 || goes_on(column.data() + at.first, at.each, node); });
+    };
     std::int64_t next = first + 1;
     for (; next < in_.nodes && class_of(next) == class_of(first); ++next)
-      if (next > first + 1 && !(goes_on(in_.end_ps, ends, next) && goes_on(in_.end_batch, ends, next) && goes_on(finish_, in_.group, next))) break;
+      if (next > first + 1 && !(ends_go_on(in_.end_ps, next) && ends_go_on(in_.end_batch, next) && goes_on(finish_.data(), in_.group, next))) break;
     return next;
   }
 
@@ -83,7 +95,7 @@ class Gathers {
     }
     ended_.clear();
     for (std::int32_t o = 0; o < owners_; ++o)
-      for (std::int32_t s = 0; s < in_.slices; ++s) ended_.push_back({in_.end_batch[place(o, s)], s, o});
+      for (std::int32_t s = 0; s < in_.slices; ++s) ended_.push_back({in_.end_batch[end_of(o, s)], s, o});
     std::sort(ended_.begin(), ended_.end(), [](const Slice& a, const Slice& b) {
       return std::tie(a.batch, a.slice, a.owner) < std::tie(b.batch, b.slice, b.owner);
     });
@@ -105,8 +117,10 @@ class Gathers {
   [[nodiscard]] std::int32_t rank_of(std::int32_t owner) const {
     return static_cast<std::int32_t>(in_.owners[static_cast<std::size_t>(class_ * owners_ + owner)]);
   }
-  [[nodiscard]] std::size_t place(std::int32_t owner, std::int32_t slice) const {
-    return static_cast<std::size_t>((node_ * owners_ + owner) * in_.slices + slice);
+  // Where end_ps and end_batch of this node have a slice.
+  [[nodiscard]] std::size_t end_of(std::int32_t owner, std::int32_t slice) const {
+    const Ends& at = ends_[static_cast<std::size_t>(owner)];
+    return static_cast<std::size_t>(at.first + node_ * at.each + slice);
   }
 
   // Slices that ended in one batch, by (slice, owner). The order of their puts depends on which owners these are, and is kept.
@@ -149,7 +163,7 @@ class Gathers {
     const auto size = static_cast<std::size_t>(put.owner * in_.slices + slice), sizes = in_.bytes.size();
     const std::int32_t from = rank_of(put.owner);
     std::int64_t &tx = free_[static_cast<std::size_t>(from)], &rx = free_[static_cast<std::size_t>(group_ + put.to)];
-    const std::int64_t start = larger(larger(in_.end_ps[place(put.owner, slice)], in_.late_ps[port(put.to)]), larger(tx, rx));
+    const std::int64_t start = larger(larger(in_.end_ps[end_of(put.owner, slice)], in_.late_ps[port(put.to)]), larger(tx, rx));
     tx = start + busy_[port(from) * sizes + size];
     rx = start + busy_[port(put.to) * sizes + size];
     const std::int64_t left = larger(tx, rx);
@@ -168,6 +182,7 @@ class Gathers {
   std::int64_t node_ = 0, class_ = 0;
   Path* path_ = nullptr;
   std::int32_t owners_ = 0;
+  std::vector<Ends> ends_;          // of each owner
   std::vector<std::int64_t> busy_;  // [classes][group][owners][slices]: of a port, for each size
   Turns turns_;
   std::vector<std::int64_t> free_;  // sending sides, then receiving sides
@@ -180,8 +195,13 @@ bool good(const GathersInput& in, std::span<const std::int64_t> finish_ps) {
   const auto rows = static_cast<std::size_t>(in.nodes * in.group), ports = static_cast<std::size_t>(in.classes * in.group);
   if (in.nodes < 1 || in.group < 1 || in.slices < 1 || in.classes < 1 || in.group > 1 << 15) return false;
   const std::size_t owners = in.owners.size() / static_cast<std::size_t>(in.classes);
-  const std::size_t sizes = owners * static_cast<std::size_t>(in.slices), ends = static_cast<std::size_t>(in.nodes) * sizes;
-  if (in.owners.size() != owners * static_cast<std::size_t>(in.classes)) return false;
+  const std::size_t sizes = owners * static_cast<std::size_t>(in.slices);
+  if (in.owners.size() != owners * static_cast<std::size_t>(in.classes) || in.rows.size() != owners) return false;
+  std::size_t ends = 0;
+  for (const std::int64_t rows : in.rows) {
+    if (rows != 1 && rows != in.nodes) return false;
+    ends += static_cast<std::size_t>(rows * in.slices);
+  }
   for (std::size_t first = 0; first < in.owners.size(); first += owners) {
     std::vector<bool> owns(static_cast<std::size_t>(in.group));
     for (const std::int64_t rank : in.owners.subspan(first, owners)) {

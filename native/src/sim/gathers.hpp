@@ -17,7 +17,8 @@ struct GathersInput {
   std::int64_t alpha_ps = 0;
   std::span<const std::int64_t> owners;                  // [classes][owners] ranks of a node that finish slices, each once
   std::span<const std::int64_t> bytes;                   // [owners][slices]
-  std::span<const std::int64_t> end_ps, end_batch;       // [nodes][owners][slices]
+  std::span<const std::int64_t> rows;                    // [owners]: nodes, or 1 where an owner's slices end alike in all of them
+  std::span<const std::int64_t> end_ps, end_batch;       // owner by owner [rows][slices]
   std::span<const std::int64_t> class_of;                // [nodes]
   std::span<const std::int64_t> bytes_per_s, late_ps;    // [classes][group], of each direction of a rank's port
   std::span<const std::int64_t> tx_latency_ps, rx_latency_ps;

@@ -70,10 +70,10 @@ class Sweep {
  public:
   explicit Sweep(const RingsInput& in)
       : in_(in), units_(static_cast<std::size_t>(in.units)), chains_(static_cast<std::size_t>(in.chains)),
-        most_(static_cast<std::size_t>(*std::ranges::max_element(in.slices))) {}
+        depth_(static_cast<std::size_t>(in.depth)), most_(static_cast<std::size_t>(*std::ranges::max_element(in.slices))) {}
 
   [[nodiscard]] bool fits() {
-    if (in_.stations != 1 || in_.depth != 1 || in_.copies || !in_.changes.link.empty() || in_.n_sizes != in_.units) return false;
+    if (in_.stations != 1 || in_.copies || !in_.changes.link.empty() || in_.n_sizes != in_.units) return false;
     for (const auto& ids : {in_.memory, in_.link_a, in_.link_b})
       for (std::size_t row = chains_; row < ids.size(); ++row)
         if (ids[row] != ids[row - chains_]) return false;
@@ -89,13 +89,13 @@ class Sweep {
   RingsStatus run(RingsOutput& out) {
     begin();
     for (std::size_t c = 0; c < chains_; ++c) enter(c, 0);
-    const auto steps = static_cast<std::size_t>(in_.steps);
+    const std::size_t messages = static_cast<std::size_t>(in_.steps) * depth_;
     for (std::size_t slice = 0; slice < most_; ++slice) {
-      for (std::size_t step = 0; step < steps; ++step) {
+      for (std::size_t message = 0; message < messages; ++message) {
         for (std::size_t c = 0; c < chains_; ++c) {
           if (static_cast<std::int64_t>(slice) >= in_.slices[c]) continue;
-          handle(c, step);
-          if (step + 1 < steps) continue;
+          handle(c, message / depth_, message % depth_);
+          if (message + 1 < messages) continue;
           ends(c, slice, out);
           if (static_cast<std::int64_t>(slice) + 1 < in_.slices[c]) enter(c, slice + 1);
         }
@@ -108,13 +108,13 @@ class Sweep {
         out.finish_ps[u * chains_ + c] = static_cast<std::int64_t>(end);
       }
     }
-    out.rounds = in_.units * in_.chains * in_.steps;
+    out.rounds = in_.units * in_.chains * in_.steps * in_.depth;
     return RingsStatus::ok;
   }
 
  private:
   using Column = std::vector<double>;
-  struct Times {  // of all messages of a slice, twice, so that those of a step lie in a row: to add, and on both links
+  struct Times {  // of the i-th messages of a slice, twice, so that those of a step lie in a row: to add, and on both links
     Column add, a, b;
   };
 
@@ -141,8 +141,9 @@ class Sweep {
       for (std::size_t c = 0; c < chains_; ++c) links = std::max(links, static_cast<std::size_t>(ids[c]) + 1);
     clock_ = left_ = latency_ = rows(chains_);
     free_ = rows(links);
-    came_ = goes_ = std::vector<Column>(chains_, Column(units_ + 1));
-    tables_.resize(chains_ * kinds_.size());
+    goes_ = std::vector<Column>(chains_, Column(units_ + 1));
+    came_ = std::vector<Column>(chains_ * depth_, Column(units_ + 1));
+    tables_.resize(chains_ * depth_ * kinds_.size());
     for (std::size_t c = 0; c < chains_; ++c) {
       for (std::size_t u = 0; u < units_; ++u) {
         const std::size_t row = u * chains_ + c;
@@ -154,29 +155,28 @@ class Sweep {
     }
   }
 
-  void make_tables(std::size_t c, std::size_t slice) {
-    const std::int64_t* const bytes = in_.bytes.data() + (c * most_ + slice) * units_;
+  void make_tables(std::size_t c, std::size_t slice, std::size_t i) {
+    const std::int64_t* const bytes = in_.bytes.data() + ((c * most_ + slice) * depth_ + i) * units_;
     const auto time = [](std::int64_t ps) { return static_cast<double>(std::min(ps, std::int64_t{1} << 60)); };
     for (std::size_t kind = 0; kind < kinds_.size(); ++kind) {
-      Times& table = tables_[c * kinds_.size() + kind];
+      Times& table = tables_[(c * depth_ + i) * kinds_.size() + kind];
       for (Column* column : {&table.add, &table.a, &table.b}) column->resize(2 * units_);
       std::int64_t known = -1;
       std::array<double, 3> took = {};
-      for (std::size_t i = 0; i < 2 * units_; ++i) {
-        const std::int64_t size = bytes[i % units_], held = size > 0 ? in_.alpha_ps : 0;
+      for (std::size_t at = 0; at < 2 * units_; ++at) {
+        const std::int64_t size = bytes[at % units_], held = size > 0 ? in_.alpha_ps : 0;
         if (size != known) took = {time(duration_ps(2 * size, kinds_[kind][0])), time(held + duration_ps(size, kinds_[kind][1])),
                                    time(held + duration_ps(size, kinds_[kind][2]))};
         known = size;
-        table.add[i] = took[0];
-        table.a[i] = took[1];
-        table.b[i] = took[2];
+        table.add[at] = took[0];
+        table.a[at] = took[1];
+        table.b[at] = took[2];
       }
     }
   }
 
   // A slice begins: what a unit sends first is not before the rank that it goes to has entered, and nothing after it is.
   void enter(std::size_t c, std::size_t slice) {
-    make_tables(c, slice);
     for (std::size_t u = 0; u < units_; ++u) {
       const std::size_t row = u * chains_ + c;
       double& clock = clock_[c][u];
@@ -184,17 +184,21 @@ class Sweep {
       double& a = free_[static_cast<std::size_t>(in_.link_a[c])][u];
       a = later(a, static_cast<double>(in_.ready_ps[row]));
     }
-    std::ranges::fill(came_[c], 0.0);
-    pass(c, 0, false);
+    for (std::size_t i = 0; i < depth_; ++i) {
+      make_tables(c, slice, i);
+      std::ranges::fill(came_[c * depth_ + i], 0.0);
+      pass(c, i, 0, false);
+    }
   }
 
-  // Message `chunk` of unit 0, and so on, round the ring.
-  void pass(std::size_t c, std::size_t chunk, bool adds, bool alone = false) {
+  // The i-th message of `chunk` by unit 0, and so on, round the ring.
+  void pass(std::size_t c, std::size_t i, std::size_t chunk, bool adds, bool alone = false) {
+    Column& came = came_[c * depth_ + i];
     for (const Stretch& each : stretches_[c]) {
-      const Times& table = tables_[c * kinds_.size() + each.kind];
+      const Times& table = tables_[(c * depth_ + i) * kinds_.size() + each.kind];
       const std::size_t at = chunk + each.begin;
       Columns columns = Columns{clock_[c].data(), free_[static_cast<std::size_t>(in_.memory[c])].data(), free_[static_cast<std::size_t>(in_.link_a[c])].data(),
-                                free_[static_cast<std::size_t>(in_.link_b[c])].data(), came_[c].data(), nullptr, nullptr, nullptr, latency_[c].data(),
+                                free_[static_cast<std::size_t>(in_.link_b[c])].data(), came.data(), nullptr, nullptr, nullptr, latency_[c].data(),
                                 goes_[c].data() + 1}.from(each.begin);
       columns.add = table.add.data() + at;
       columns.a_ps = table.a.data() + at;
@@ -202,19 +206,20 @@ class Sweep {
       (adds ? one_ && alone ? add_alone_ : add_ : send_)(columns, each.end - each.begin);
     }
     goes_[c][0] = goes_[c][units_];
-    came_[c].swap(goes_[c]);
+    came.swap(goes_[c]);
   }
 
-  void handle(std::size_t c, std::size_t step) {
+  void handle(std::size_t c, std::size_t step, std::size_t i) {
     const bool adds = static_cast<std::int64_t>(step) < in_.reducing, sends = static_cast<std::int64_t>(step) + 1 < in_.steps;
     const std::size_t chunk = (units_ - 1 + units_ - step % units_) % units_;
-    if (sends) return pass(c, chunk, adds, chains_ == 1 && step > 0);
+    if (sends) return pass(c, i, chunk, adds, chains_ == 1 && step > 0);
+    const Column& came = came_[c * depth_ + i];
     Column& memory = free_[static_cast<std::size_t>(in_.memory[c])];
     for (const Stretch& each : stretches_[c]) {
-      const Column& add = tables_[c * kinds_.size() + each.kind].add;
+      const Column& add = tables_[(c * depth_ + i) * kinds_.size() + each.kind].add;
       for (std::size_t u = each.begin; u < each.end; ++u) {
         double& clock = clock_[c][u];
-        clock = later(clock, came_[c][u]);
+        clock = later(clock, came[u]);
         if (adds) clock = memory[u] = later(clock, memory[u]) + add[chunk + u];
       }
     }
@@ -222,21 +227,21 @@ class Sweep {
 
   void ends(std::size_t c, std::size_t slice, RingsOutput& out) {
     for (std::size_t u = 0; u < units_; ++u) {
-      left_[c][u] = came_[c][u + 1] - latency_[c][u];  // the last message that it sent
+      left_[c][u] = came_[(c + 1) * depth_ - 1][u + 1] - latency_[c][u];  // the last message that it sent
       if (!out.end_ps.empty()) out.end_ps[(u * chains_ + c) * most_ + slice] = static_cast<std::int64_t>(clock_[c][u]);
     }
   }
 
   const RingsInput& in_;
-  const std::size_t units_, chains_, most_;
+  const std::size_t units_, chains_, depth_, most_;
   bool one_ = false;
   decltype(&send_on_base) send_ = nullptr, add_ = nullptr, add_alone_ = add_and_send_alone_for(Target::best);
   std::vector<std::array<std::int64_t, 3>> kinds_;   // rates: memory, and both links
   std::vector<std::vector<Stretch>> stretches_;      // by chain
   std::vector<Column> clock_, left_, latency_;       // by chain
   std::vector<Column> free_;                         // by link of a unit
-  std::vector<Column> came_, goes_;                  // by chain: the messages to unit 0, 1, …, and round to the first one again
-  std::vector<Times> tables_;                        // by chain and kind, of its slice
+  std::vector<Column> came_, goes_;                  // by chain (and depth): the messages to unit 0, 1, …, and round to the first one again
+  std::vector<Times> tables_;                        // by chain, depth and kind, of its slice
 };
 
 }  // namespace

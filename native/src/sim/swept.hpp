@@ -1,6 +1,6 @@
 // Rings whose messages differ in length: every message is evaluated, step by step, all units at once.
 //
-// Is: the times of rings.hpp for units of one station with one message under way, where messages of all chains go round by round, chain after
+// Is: the times of rings.hpp for units of one station, where messages of all chains go round by round, chain after
 // chain. Is not: a check of that order, which no length changes: whoever asks has found it for messages that are all alike (rings.cpp), with the
 // batches. Invariant: whole picoseconds below 2^52, which a double holds, so that maxima and sums of many units are one instruction.
 #pragma once
