@@ -63,7 +63,8 @@ bool outgrows_caches(const Core& core);
 
 // Whether all of this rank's input, if it is plain, fits the stage before the header is published; and staging it there.
 bool fits_early(const Core& core);
-// True where only a trial tells how stages are to be written: some who read them share the core, and some do not.
+// True where only a trial tells how stages are to be written: some who read them share the core, and some do not. Not of sums, whose
+// times vary so much that trials cost more than they find.
 bool either_stores_may_pay(const Core& core);
 void stage_early(Core& core);
 

@@ -214,7 +214,7 @@ bool fits_early(const Core& core) {
 
 bool either_stores_may_pay(const Core& core) {
   const Call& call = core.call;
-  return core.n > core.n_cores && core.blocks.input > 0 && !all_read(call.collective) &&
+  return core.n > core.n_cores && core.blocks.input > 0 && !all_read(call.collective) && !reduces(call.collective) &&
          contribution_bytes(call.collective, call.block_bytes, core.n) >= kStreamFrom;
 }
 
