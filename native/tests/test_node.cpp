@@ -206,7 +206,7 @@ template <class Cost>
 int crossings(node::RouteTrials& trials, int calls, std::uint64_t block_bytes, Cost of) {
   int crossed = 0;
   for (int i = 0; i < calls; ++i) {
-    const bool cross = trials.crosses(Collective::all_gather, block_bytes);
+    const bool cross = trials.takes_other(Collective::all_gather, block_bytes);
     crossed += cross ? 1 : 0;
     trials.took(Collective::all_gather, block_bytes, cross, of(cross));
   }

@@ -53,6 +53,7 @@ inline constexpr std::uint32_t kCanCross = 8;     // the rank may copy from the 
 inline constexpr std::uint32_t kStagedEarly = 16;   // the whole plain input lies in the stage already
 inline constexpr std::uint32_t kCrossesNext = 32;   // of the rank that decides: the next call like this one goes by the kernel
 inline constexpr std::uint32_t kInCells = 64;       // a message between two ranks that comes through the cells
+inline constexpr std::uint32_t kStreamsNext = 128;  // of the rank that decides: the next stages of such a call are written past the caches
 inline constexpr std::uint32_t kNeverCross = 0xffffffffu;
 static_assert(sizeof(Where) <= kInlineBytes);
 
@@ -110,6 +111,7 @@ struct Core {
   int stage = 0;                 // where the protocol stands
   bool edges = false;            // some buffers begin or end within a page that only their owners see
   Route route = Route::mapped;
+  bool streams = false;          // ranks share cores, and yet what they stage goes past the caches
   std::int64_t coming_ns = 0;    // since when a message comes that could have come another way; 0: it could not
   int seen = 0;                  // how many headers were seen, in order of place
   Status status;

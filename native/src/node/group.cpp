@@ -91,6 +91,7 @@ Status Group::attach(std::int32_t rank, std::shared_ptr<RankSegment> segment) {
   member.arena = segment->arena();
   member.segment = std::move(segment);
   if (place == 0) core_.parking.connect(core_.own, member.board);
+  if (complete() && core_.place == 0 && core_.n > core_.n_cores) store_trials_ = std::make_unique<RouteTrials>();
   if (complete() && options_.cross != Cross::never) {
     can_cross_ = may_read_across(core_);
     if (options_.cross == Cross::always) cross_from_ = 0;
@@ -207,12 +208,17 @@ void Group::describe_buffers() {
     at.flags |= kOutputMapped;
   if (can_cross_) at.flags |= kCanCross;
   const bool pair = call.collective == Collective::send_recv;
-  const bool crosses = !pair && foretold_.crosses(call);
+  const bool crosses = !pair && foretold_.says(call);
   if (!pair && !crosses && in_bytes > 0 && (at.flags & kInputMapped) == 0 && fits_early(core_)) at.flags |= kStagedEarly;
+  core_.streams = !pair && foretold_streams_.says(call);
+  if (store_trials_ != nullptr && !pair && (at.flags & kInputMapped) == 0 && either_stores_may_pay(core_) &&
+      store_trials_->takes_other(call.collective, call.block_bytes))
+    at.flags |= kStreamsNext;
+  if (store_trials_ != nullptr) described_ns_ = now_ns();
   if (trials_ == nullptr || core_.place != (pair ? call.peer : 0)) return;
   described_ns_ = now_ns();
   if (!pair && !core_.crossing_pays(overlaps, kCrossFrom)) return;
-  const bool chosen = trials_->crosses(call.collective, call.block_bytes);
+  const bool chosen = trials_->takes_other(call.collective, call.block_bytes);
   at.cross_from = (pair ? chosen : crosses) ? kCrossFrom : kNeverCross;
   if (chosen && !pair) at.flags |= kCrossesNext;
 }
@@ -227,7 +233,8 @@ Turn Group::advance_large() {
   if (turn != Turn::done) return turn;
   const Where& first = core_.where[0];
   foretold_.hear(core_.call, (first.flags & kCrossesNext) != 0 || (core_.crossed() && first.cross_from == 0));
-  if (trials_ != nullptr && core_.place == 0) learn();
+  foretold_streams_.hear(core_.call, (first.flags & kStreamsNext) != 0);
+  if (core_.place == 0 && core_.route != Route::mapped) learn();
   return turn;
 }
 
@@ -243,8 +250,10 @@ Turn Group::advance_pair() {
 // A call that went another way than was asked for, as mapped buffers do, says nothing of the two.
 void Group::learn() {
   const bool asked = core_.where[static_cast<std::size_t>(core_.place)].cross_from != kNeverCross;
-  if (core_.route != Route::mapped && asked == core_.crossed())
-    trials_->took(core_.call.collective, core_.call.block_bytes, asked, now_ns() - described_ns_);
+  const std::int64_t ns = now_ns() - described_ns_;
+  if (trials_ != nullptr && asked == core_.crossed()) trials_->took(core_.call.collective, core_.call.block_bytes, asked, ns);
+  if (store_trials_ != nullptr && core_.route == Route::staged && either_stores_may_pay(core_))
+    store_trials_->took(core_.call.collective, core_.call.block_bytes, core_.streams, ns);
 }
 
 Turn Group::step() {

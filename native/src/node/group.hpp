@@ -118,8 +118,10 @@ class Group {
   bool broken_ = false;
   bool can_cross_ = false;
   std::uint32_t cross_from_ = kNeverCross;
-  Foretold foretold_;
+  Foretold foretold_;                    // whether the kernel copies
+  Foretold foretold_streams_;            // whether stages are written past the caches
   std::unique_ptr<RouteTrials> trials_;  // of the rank that decides for all, and of one that has received long messages
+  std::unique_ptr<RouteTrials> store_trials_;  // of the rank that decides: stages past the caches, or through them
   bool asked_ = false;                   // whether trials pay
   std::int64_t begun_ns_ = 0;      // while a trace is recorded
   std::int64_t described_ns_ = 0;  // since when a large call is timed for the trials

@@ -42,12 +42,12 @@ struct Large {
   std::vector<std::uint64_t> pulled;  // bytes of the sums of each peer that are here
 };
 
-// Whether the kernel will copy at the next call of a size, so that staging early would be in vain: as the rank that decides
-// said, or as it always does.
+// What the rank that decides said of the next call of a size: whether the kernel will copy, so that staging early would be in vain;
+// or how stages are written.
 class Foretold {
  public:
-  bool crosses(const Call& call) const { return entries_[at(call)][bits(call)]; }
-  void hear(const Call& call, bool crosses) { entries_[at(call)][bits(call)] = crosses; }
+  bool says(const Call& call) const { return entries_[at(call)][bits(call)]; }
+  void hear(const Call& call, bool said) { entries_[at(call)][bits(call)] = said; }
 
  private:
   static std::size_t at(const Call& call) { return static_cast<std::size_t>(call.collective); }
@@ -63,6 +63,9 @@ bool outgrows_caches(const Core& core);
 
 // Whether all of this rank's input, if it is plain, fits the stage before the header is published; and staging it there.
 bool fits_early(const Core& core);
+// True where only a trial tells how stages are to be written: some who read them share the core, and some do not. Not of sums, whose
+// times vary so much that trials cost more than they find.
+bool either_stores_may_pay(const Core& core);
 void stage_early(Core& core);
 
 Turn step_large(Core& core, Large& large);

@@ -104,10 +104,11 @@ bool peers_read(const Core& core, const Large& large, std::uint64_t block) {
   }
 }
 
+bool all_read(Collective collective) { return collective == Collective::broadcast || collective == Collective::all_gather; }
+
 void stage_blocks(Core& core, const Large& large) {
   const Call& call = core.call;
-  const bool all_read = call.collective == Collective::broadcast || call.collective == Collective::all_gather;
-  const Stores stores = core.stores_for_peers(contribution_bytes(call.collective, call.block_bytes, core.n), all_read);
+  const Stores stores = core.stores_for_peers(contribution_bytes(call.collective, call.block_bytes, core.n), core.streams || all_read(call.collective));
   std::byte* const stage = core.own->stage[half_of(core, large)];
   for (std::uint64_t block = 0; block < core.blocks.input; ++block)
     if (peers_read(core, large, block))
@@ -209,6 +210,12 @@ Turn next_segment(Core& core, Large& large) {
 bool fits_early(const Core& core) {
   const bool from_root = core.call.collective == Collective::broadcast || core.call.collective == Collective::scatter;
   return whole_segment(core.call) * core.blocks.input <= (from_root ? kEarlyOfRoot : kStageBytes);
+}
+
+bool either_stores_may_pay(const Core& core) {
+  const Call& call = core.call;
+  return core.n > core.n_cores && core.blocks.input > 0 && !all_read(call.collective) && !reduces(call.collective) &&
+         contribution_bytes(call.collective, call.block_bytes, core.n) >= kStreamFrom;
 }
 
 void stage_early(Core& core) {

@@ -1,4 +1,5 @@
-// Which way plain buffers go, by what it took before: through the stages, or copied across processes by the kernel.
+// Which of two ways is taken, by what it took before: plain buffers through the stages, or (the other) copied across processes by the
+// kernel; stages written through the caches, or (the other) past them.
 //
 // Is: for each collective and size the least time of either way lately, and whose turn it is. One rank of a node keeps it
 //     and decides for all.
@@ -24,8 +25,8 @@ namespace ccl_lab::node {
 
 class RouteTrials {
  public:
-  // Of the next call. True: by the kernel.
-  bool crosses(Collective collective, std::uint64_t block_bytes) {
+  // Of the next call. True: the other way.
+  bool takes_other(Collective collective, std::uint64_t block_bytes) {
     Entry& entry = entry_of(collective, block_bytes);
     if (entry.left == 0) {
       entry.way = next_way(entry);
@@ -35,18 +36,18 @@ class RouteTrials {
     return entry.way;
   }
 
-  void took(Collective collective, std::uint64_t block_bytes, bool cross, std::int64_t ns) {
+  void took(Collective collective, std::uint64_t block_bytes, bool other, std::int64_t ns) {
     Entry& entry = entry_of(collective, block_bytes);
-    if (cross != entry.timed) entry.calls = 0;
+    if (other != entry.timed) entry.calls = 0;
     if (entry.calls == 0) entry.sum_ns = 0;
-    entry.timed = cross;
+    entry.timed = other;
     entry.sum_ns += static_cast<double>(ns);
     if (++entry.calls < run_of(block_bytes)) return;
     const double mean = entry.sum_ns / entry.calls;
     entry.calls = 0;
-    double& least = entry.least_ns[cross];
-    least = entry.tried[cross] == 0 ? mean : std::min(mean, least * kForgets);
-    if (entry.tried[cross] < kFirstTries) ++entry.tried[cross];
+    double& least = entry.least_ns[other];
+    least = entry.tried[other] == 0 ? mean : std::min(mean, least * kForgets);
+    if (entry.tried[other] < kFirstTries) ++entry.tried[other];
   }
 
  private:
@@ -70,8 +71,8 @@ class RouteTrials {
   static int run_of(std::uint64_t block_bytes) { return block_bytes < 256 * 1024 ? 8 : block_bytes < 1024 * 1024 ? 3 : 1; }
 
   static bool next_way(Entry& entry) {
-    for (const bool cross : {false, true})
-      if (entry.tried[cross] < kFirstTries && entry.tried[cross] <= entry.tried[!cross]) return cross;
+    for (const bool other : {false, true})
+      if (entry.tried[other] < kFirstTries && entry.tried[other] <= entry.tried[!other]) return other;
     const bool better = entry.least_ns[true] < entry.least_ns[false];
     const double ratio = std::max(1.0, entry.least_ns[!better] / std::max(1.0, entry.least_ns[better]));
     if (++entry.since < kTriesApart * std::min(ratio * ratio, kMostRare)) return better;
