@@ -83,7 +83,7 @@ struct Asked : Ranks {
   int turn_at_end(std::int64_t at) {
     const int before = n_sends;
     for (int i = 0; i < 4; ++i) {
-      transport(1).expects_no_more();
+      transport(1).expects_no_more(false);
       transport(1).poll(at, done(1), lost(1));
     }
     return n_sends - before;
@@ -396,7 +396,7 @@ TEST(a_short_message_is_handed_on_before_what_it_confirms_and_nobody_sleeps_betw
 
 // Whoever has all but confirmations has those that are here without a look at what else there may be.
 TEST(confirmations_that_alone_are_missing_are_there_without_a_look) {
-  for (const bool no_more : {false, true}) {
+  for (const bool waits : {false, true}) {
     ByHand rank;
     rank.post(5);
     rank.send_short(1);
@@ -404,10 +404,10 @@ TEST(confirmations_that_alone_are_missing_are_there_without_a_look) {
     while (rank.hearer.heard.empty() && now_ns() < deadline) rank.poll(1);
     CHECK(rank.hearer.heard.size() == 1 && rank.completions.empty());
     const int before = n_looks;
-    if (no_more) rank.transport.expects_no_more();
+    rank.transport.expects_no_more(waits);
     rank.poll(1);
     CHECK_EQ(rank.completions.size(), 1u);
-    CHECK_EQ(n_looks - before, no_more ? 0 : 1);
+    CHECK_EQ(n_looks - before, waits ? 0 : 1);
   }
 }
 

@@ -217,6 +217,8 @@ struct Posted {
 
 // A short put whose bytes are copied when there is time, unless it is confirmed by then and its place has another one.
 struct Uncopied {
+  // What is copied as soon as it has gone. Longer puts may be confirmed before there is time for that, or need to be.
+  static constexpr std::uint64_t kShortBytes = 512;
   // Confirmations that ride on what goes the other way come within this.
   static constexpr std::int64_t kYoungNs = 50'000;
 

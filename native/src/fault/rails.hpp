@@ -124,8 +124,9 @@ class Rails final : public Receiver {
 
   // See Transport.
   void expects_no_more() {
-    no_more_ = true;
-    transport_.expects_no_more();
+    // Of puts that are copied when they have gone, confirmations complete nothing.
+    no_more_ = !young_.empty() || !uncopied_.empty() || posted_bytes_ > posted_.size() * Uncopied::kShortBytes;
+    transport_.expects_no_more(no_more_);
   }
   bool owes_confirmations() const { return transport_.owes_confirmations(); }
   // Puts that have completed, because they were copied, wait for a path with room.
@@ -271,7 +272,7 @@ class Rails final : public Receiver {
   std::unique_ptr<Localizer> localizer_;
   std::vector<RailEvent> events_;
   bool news_ = false;
-  bool no_more_ = false;           // was said since the last poll
+  bool no_more_ = false;           // was said since the last poll, and copies are waited for
   Counters counters_;
 };
 

@@ -15,9 +15,6 @@ constexpr std::uint64_t kCopyAtOnceBytes = 64 * 1024;
 
 constexpr std::size_t kMostPosted = 16;
 
-// What is copied as soon as it has gone. Longer puts may be confirmed before there is time for that, or need to be.
-constexpr std::uint64_t kShortBytes = 512;
-
 std::uint64_t segment_cookie(std::uint32_t path, std::uint32_t generation) {
   return std::uint64_t{path} << 32 | generation;
 }
@@ -72,7 +69,7 @@ std::uint32_t Rails::new_item(const Put& put, std::uint32_t index, Lane& lane) {
   item.completed = ours && put.nbytes <= options_.copy_bytes;
   if (item.completed && put.nbytes > 0) copy(item);
   const bool later = ours && !item.completed && !put.surely && put.nbytes <= options_.later_bytes;
-  if (later) (put.urgent || put.nbytes <= kShortBytes ? uncopied_ : young_).push({at, item.order, now_ns_});
+  if (later) (put.urgent || put.nbytes <= Uncopied::kShortBytes ? uncopied_ : young_).push({at, item.order, now_ns_});
   item.completed = item.completed && !put.surely;
   if (item.completed) complete(put.cookie);
   // Nobody waits for what is complete already, or soon, but for what went before it: the last one of a program may be short.
@@ -180,9 +177,9 @@ void Rails::enter_posted() {
     item.cookie = posted.cookie;
     item.tag = posted.put.tag;
     item.order = posted.put.order;
-    if (item.nbytes <= kShortBytes && seen != &path) free = transport_.sources_are_free((seen = &path)->name);
-    if (item.nbytes <= kShortBytes && free) copy_and_complete(item);
-    else (posted.awaited || item.nbytes <= kShortBytes ? uncopied_ : young_).push({at, item.order, posted.since_ns});
+    if (item.nbytes <= Uncopied::kShortBytes && seen != &path) free = transport_.sources_are_free((seen = &path)->name);
+    if (item.nbytes <= Uncopied::kShortBytes && free) copy_and_complete(item);
+    else (posted.awaited || item.nbytes <= Uncopied::kShortBytes ? uncopied_ : young_).push({at, item.order, posted.since_ns});
     if (path.flights.empty()) path.progress_ns = posted.since_ns;
     watch_ns_ = std::min(watch_ns_, posted.since_ns + options_.silence_ns);
     path.in_flight_bytes += item.nbytes;

@@ -143,8 +143,8 @@ class Transport {
   // cannot tell says no, as does one that reads them until they are there.
   virtual bool sources_are_free(const Path&) const { return false; }
   // Until the end of the next poll nothing is waited for here but confirmations, if anything: peers wait for theirs, and no other word
-  // will take them along.
-  virtual void expects_no_more() {}
+  // will take them along. `waits`: these are waited for, so that what is here of them goes before a look at what else there may be.
+  virtual void expects_no_more(bool) {}
   // Whether a peer waits for a confirmation that waits for others to go with: who polls no more says before that it expects no more.
   virtual bool owes_confirmations() const { return false; }
   virtual NicState nic_state(std::uint16_t) const { return NicState::up; }

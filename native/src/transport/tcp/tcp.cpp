@@ -458,7 +458,7 @@ int TcpTransport::poll(std::int64_t now_ns, std::vector<Completion>& completions
   polled_ns_ = now_ns;
   if (links_.empty()) return 0;
   const bool no_more = std::exchange(no_more_, false);
-  takes_acks_ = no_more;
+  takes_acks_ = std::exchange(waits_, false);
   if (busy_ && ++unlooked_ < kMostUnlooked) {
     const int done = serve_all(now_ns, no_more, completions, events);
     if (done > 0 || links_.empty()) return done;

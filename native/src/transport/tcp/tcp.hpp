@@ -69,7 +69,10 @@ class TcpTransport final : public NicTransport {
   void set_receiver(Receiver* receiver) override { context_.receiver = receiver; }
   void retire(const Path& path) override;
   bool sources_are_free(const Path& path) const override;
-  void expects_no_more() override { no_more_ = true; }
+  void expects_no_more(bool waits) override {
+    no_more_ = true;
+    waits_ = waits;
+  }
   bool owes_confirmations() const override { return context_.n_asked > 0; }
   NicState nic_state(std::uint16_t nic) const override;
   std::uint64_t nic_bytes_per_s(std::uint16_t nic) const override { return nic < nics_.size() ? Shaper::rate_of(nics_[nic]) : 0; }
@@ -129,8 +132,9 @@ class TcpTransport final : public NicTransport {
   bool retired_ = false;        // one of them is
   bool busy_ = false;           // the last poll did something
   int unlooked_ = 0;            // polls since the poller was asked
-  bool no_more_ = false;        // was said since the last poll
-  bool takes_acks_ = false;     // the poller was asked in this poll, or nothing else is waited for: who gets them has nothing else to do
+  bool no_more_ = false;        // was said since the last poll, and
+  bool waits_ = false;          // that confirmations are waited for
+  bool takes_acks_ = false;     // nothing else is waited for, or the poller was asked in this poll: what is not there now comes later
   std::int64_t polled_ns_ = 0;  // the time of the last poll, which is what wait_set judges by
 };
 
