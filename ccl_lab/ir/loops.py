@@ -115,7 +115,7 @@ class Outline:
     is made of rings; `node_phase(owners)` a Schedule of one node, where the ranks of these local indices take part in rings: what happens
     inside it before they begin; `chains` where it is made of chains, `pairs` where every rank puts to every other one,
     `rails` where blocks meet inside nodes first; `paired` where, on one channel, rank r exchanges a block with r xor 1, r xor 2, …;
-    `meetings` where lanes meet the one node that lost a NIC.
+    `meetings` where lanes meet the nodes that lost NICs.
     """
 
     collective: str

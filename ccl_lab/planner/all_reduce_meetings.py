@@ -1,7 +1,7 @@
-"""What recursive, OptCC and mix repeat around one node that lost a NIC, or has a slower one: told without an op per message.
+"""What recursive, OptCC and mix repeat around nodes that lost NICs, or have slower ones: told without an op per message.
 
-Is: the lanes, cuts and places of all_reduce_lanes in a few arrays (ir/meetings.py), for shares of one level and one outsider that are not
-cut into waves. Is not: the ops. Invariant: whatever is told otherwise has a `misfit`.
+Is: the lanes, cuts and places of all_reduce_lanes in a few arrays (ir/meetings.py), for shares of one level that are not cut into
+waves. Is not: the ops. Invariant: whatever is told otherwise has a `misfit`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from ..ir import Builder, Meetings, Schedule
 from ..topo import Topology
 from . import all_reduce_lanes
-from .all_reduce_lanes import Allocation, Shares, allocate, channels_of, lanes_of_units, regions_of
+from .all_reduce_lanes import Allocation, Level, Shares, allocate, channels_of, lanes_of_units, regions_of
 from .all_reduce_resilient import Split
 from .degraded import node_order
 from .lane_teams import Frame
@@ -34,13 +34,25 @@ def _misfit(problem: Problem, shares: Shares) -> str:
     """Why lanes do more than one ring and one meeting each, or are not apart."""
     topology = problem.topology
     sizes = topology.ranks_per_node
-    if len(shares.levels) != 1 or len(shares.levels[0].outsiders) != 1:
-        return "several nodes lost NICs, which meet in several levels"
+    if len(shares.levels) != 1:
+        return "nodes lost different amounts, and meet in several levels"
     if int(sizes.max()) == 1 or (sizes != sizes[0]).any():
         return "nodes hold one rank, or different numbers of them"
     if max(all_reduce_lanes.depth_of(problem, shares)) > 1:
         return "slices are cut into waves and pieces that are under way together"
-    return "" if _distinct(allocate(topology, shares)) else "lanes share a rank or a NIC"
+    found = allocate(topology, shares)
+    if len(shares.levels[0].outsiders) > 1 and (why := _crowded(shares.levels[0], found)):
+        return why
+    return "" if _distinct(found) else "lanes share a rank or a NIC"
+
+
+def _crowded(level: Level, found: Allocation) -> str:
+    """Why several outsiders are not met round by round."""
+    if len(level.members) < 2 * len(level.outsiders):
+        return "fewer nodes are whole than twice those that lost NICs"
+    apart = found.apart[0]
+    alone = apart is not None and (lanes_of_units(apart, found.fraction[0], len(found.ring.channel), 1) >= 0).all()
+    return "" if alone else "several nodes lost NICs, and members reduce among themselves on the lanes where they meet these"
 
 
 def _distinct(found: Allocation) -> bool:
@@ -71,12 +83,12 @@ def _told(problem: Problem, shares: Shares) -> Meetings:
     where[list(lanes.nodes)] = np.arange(len(lanes.nodes))
     m = len(level.members)
     none, nobody = np.zeros(0, np.int64), np.zeros((0, m), np.int64)
-    through = (np.arange(slices) % 2 == 0) & bool(shares.through)
+    through = (np.arange(slices) % 2 == 0) & bool(shares.through and len(level.outsiders) == 1)
     inside = (topology.gpus_per_node, found.local, channels_of(topology, found, shares), parts,
               tuple((tuple(lo.tolist()), tuple(hi.tolist())) for lo, hi in regions), problem.in_place, problem.nbytes, problem.dtype,
               problem.redop)  # fmt: skip
     return Meetings(
-        members=every[:m], outsider=int(every[m]), ring=place[np.array(node_order(topology))] if shares.ring > 0 else none,
+        members=every[:m], outsiders=every[m:], ring=place[np.array(node_order(topology))] if shares.ring > 0 else none,
         channel=lanes.channel, rank=lanes.rank[:, where[every]], nic=lanes.nic[:, where[every]], parts=parts,
         lo=np.stack([lo for lo, _ in regions]), hi=np.stack([hi for _, hi in regions]), through=through,
         apart_channel=none if apart is None else apart.channel, apart_rank=nobody if apart is None else apart.rank,

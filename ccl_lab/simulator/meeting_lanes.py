@@ -256,7 +256,8 @@ class Times:
         """A wait for what a rank of the node raised."""
         self.clock[who] = np.maximum(self.clock[who], at_ps)
 
-    def _path(self, source: I64, to: I64) -> I64:
+    def path(self, source: I64, to: I64) -> I64:
+        """Latencies from NIC to NIC."""
         return self.cost.tx_latency[source] + self.cost.rx_latency[to]
 
     def first(self, at: I64, shift: int) -> I64:
@@ -269,7 +270,7 @@ class Times:
         self.tx[source], self.rx[to] = start + cost.nic[cost.tx_kind[source], chunk], start + cost.nic[cost.rx_kind[to], chunk]
         leave = np.maximum(self.tx[source], self.rx[to])
         self.left[source] = np.maximum(self.left[source], leave)
-        return leave + self._path(source, to)
+        return leave + self.path(source, to)
 
     def hops_and_raws(self, raws: Raws) -> tuple[I64, I64]:
         """As Batches, in an order that it found."""
@@ -296,7 +297,7 @@ class Times:
         came = np.maximum(came, self.memory[at])
         if steps > 1:
             clock, tx, rx = self.clock[at], self.tx[at], self.rx[ahead]
-            costs = self._path(at, ahead), cost.add, cost.nic, cost.memory_kind[at], cost.tx_kind[at], cost.rx_kind[ahead]
+            costs = self.path(at, ahead), cost.add, cost.nic, cost.memory_kind[at], cost.tx_kind[at], cost.rx_kind[ahead]
             self.sweeps.around(clock, tx, rx, came, costs, shift, steps - 1, reducing)
             self.clock[at], self.tx[at], self.rx[ahead] = clock, tx, rx
             self.left[at] = np.maximum(self.left[at], np.maximum(tx, rx))
@@ -314,7 +315,7 @@ class Times:
         self.tx[m], self.rx[order] = start[-1] + tx[-1], start + rx
         leave = start + np.maximum(tx, rx)
         self.left[m] = max(self.left[m], leave.max())
-        seen[order] = leave + self._path(np.array(m), order)
+        seen[order] = leave + self.path(np.array(m), order)
         return seen
 
     def add(self, who: I64, chunk: I64, seen: I64) -> None:
@@ -330,7 +331,7 @@ class Times:
         leave = start + np.maximum(tx, rx)
         self.left[order] = np.maximum(self.left[order], leave)
         seen = np.empty(m, np.int64)
-        seen[order] = leave + self._path(order, np.array(m))
+        seen[order] = leave + self.path(order, np.array(m))
         return seen
 
     def outsider_adds(self, seen: I64, own_ps: int) -> None:
@@ -345,7 +346,7 @@ class Times:
         """As Batches; order: members in that of their puts to the outsider, none where there are no such."""
         cost, m = self.cost, len(self.clock) - 1
         at, ahead = np.arange(m), (np.arange(m) + 1) % m
-        latency = self._path(at, ahead)
+        latency = self.path(at, ahead)
         costs = latency, cost.add, cost.nic, cost.memory_kind[:m], cost.tx_kind[:m], cost.rx_kind[ahead]
         clock, tx, rx = self.clock[:m], self.tx[:m], self.rx[ahead]
         stream = self.sweeps.before(clock, tx, rx, costs)

@@ -1,7 +1,7 @@
-"""All_reduce around the one node that lost a NIC, without a row per op: lanes one by one, sweep by sweep, and what nodes do inside.
+"""All_reduce around nodes that lost NICs, without a row per op: lanes one by one, sweep by sweep, and what nodes do inside.
 
     node phase       inside each node, once for each kind of node          exact.py
-    lanes            rings, reduce-scatters, rounds of the meetings        meeting_lanes.py
+    lanes            rings, reduce-scatters, rounds of the meetings        meeting_lanes.py; with several such nodes meeting_rounds.py
     inside nodes     sums that go to another lane, results that go round   meeting_fabrics.py
 
 Every lane has NICs and ranks to itself, so lanes wait for one another inside nodes alone. Batches of all lanes are found first: they order
@@ -27,6 +27,7 @@ from .exact import core_times
 from .hierarchy import _classes
 from .meeting_fabrics import Fabrics
 from .meeting_lanes import Batches, Cost, Times
+from .meeting_rounds import RoundBatches, RoundTimes
 
 I64 = npt.NDArray[np.int64]
 
@@ -47,7 +48,7 @@ class Inside(NamedTuple):
 
 
 class Lanes:
-    """Columns of one evaluation. Nodes are numbered (*members, outsider): `node` [nodes]; grid [nodes, ranks of a node].
+    """Columns of one evaluation. Nodes are numbered (*members, *outsiders): `node` [nodes]; grid [nodes, ranks of a node].
 
     local: [slices, nodes], local index of the rank that crosses; apart_local [lanes apart, members].
     """
@@ -55,10 +56,10 @@ class Lanes:
     def __init__(self, part: Meetings, topology: Topology, count: int, itemsize: int, late_ps: I64, alpha_ps: int, target: int) -> None:
         self.target = target
         self.part, self.topology, self.count, self.itemsize, self.alpha_ps = part, topology, count, itemsize, alpha_ps
-        self.node = np.append(part.members, part.outsider)
+        self.node = np.append(part.members, part.outsiders)
         self.grid = topology.by_node(topology.local_of).reshape(topology.n_nodes, -1)[self.node]
         self.late = late_ps[self.grid]
-        self.m, self.slices, self.group = len(part.members), len(part.channel), self.grid.shape[1]
+        self.m, self.n, self.slices, self.group = len(part.members), len(self.node), len(part.channel), self.grid.shape[1]
         self.local, self.apart_local = topology.local_of[part.rank].astype(np.int64), topology.local_of[part.apart_rank].astype(np.int64)
         self.has_ring = len(part.ring) > 0
         self.inside = self._node_phase()
@@ -166,7 +167,8 @@ class Evaluation:
 
     def __init__(self, lanes: Lanes) -> None:
         self.lanes, self.part, self.m = lanes, lanes.part, lanes.m
-        n, slices = self.m + 1, lanes.slices
+        self.n = n = lanes.n
+        slices = lanes.slices
         self.every = np.arange(self.m)
         self.ring_batch = np.full((slices, n), -1, np.int64)
         self.end_batch = np.full((slices, n), -1, np.int64)
@@ -182,7 +184,7 @@ class Evaluation:
         lanes = self.lanes
         jobs = range(len(self.part.lo))
         longest = max(int(lanes.ticks(job, s).max()) for job in jobs for s in range(lanes.slices)) >> 20
-        if longest * (self.m + 1) * (lanes.slices + 8) >= 1 << 42:
+        if longest * self.n * (lanes.slices + 8) >= 1 << 42:
             raise Inapplicable("nominal time does not fit")
         for lane in range(len(self.part.apart_channel)):
             self._apart_batches(lane)
@@ -240,7 +242,7 @@ class Evaluation:
 
     def _ring_batches(self, ticks: I64 | None = None, level: I64 | None = None) -> Batches:
         """Up to what goes round the nodes after the ring; where there is none, none yet."""
-        found, ring, n = Batches(self.m + 1, self.lanes.target), self.part.ring, self.m + 1
+        found, ring, n = Batches(self.n, self.lanes.target), self.part.ring, self.n
         if ticks is not None and level is not None:
             found.own(ring, level[ring])
             came = found.first(ring, ticks, 0)
@@ -251,6 +253,10 @@ class Evaluation:
     def _meeting_batches(self, found: Batches, ticks: I64, level: I64, over: I64, own: bool, through: bool) -> tuple[I64, Any]:
         """(batches in which results go round the nodes, orders that `_times` asks for)."""
         m, every = self.m, self.every
+        if self.n > m + 1:
+            orders = RoundBatches(found, ticks, self.n - m).run(level, over[:m])
+            found.batch += 1
+            return found.batch, orders
         if own:
             found.own(every, level[:m])
         if not through:
@@ -301,8 +307,9 @@ class Evaluation:
             go_round(self.ring_batch, 0, every)
         turn = [int((part.apart_of[:s] == part.apart_of[s]).sum()) for s in every]
         for s in sorted(np.flatnonzero(part.apart_of >= 0).tolist(), key=lambda s: (turn[s], s)):
-            source = np.append(lanes.apart_local[part.apart_of[s]], 0)
-            self.over[s] = self.fabrics.put(self.over_batch[s], source, lanes.local[s], np.append(lanes.nbytes(-1, s), 0))
+            others = np.zeros(self.n - self.m, np.int64)
+            source = np.append(lanes.apart_local[part.apart_of[s]], others)
+            self.over[s] = self.fabrics.put(self.over_batch[s], source, lanes.local[s], np.append(lanes.nbytes(-1, s), others))
         for through in (False, True):
             go_round(self.end_batch, -1, every[part.through == through])
         self.fabrics.close()
@@ -333,7 +340,7 @@ class Evaluation:
         self._raise(every, lanes.apart_local[lane], np.maximum(found.clock, found.left))
 
     def _ring_times(self, s: int) -> Times:
-        lanes, part, n = self.lanes, self.part, self.m + 1
+        lanes, part, n = self.lanes, self.part, self.n
         found = lanes.fresh(s)
         if lanes.has_ring:
             found.own(part.ring, lanes.begins(0, s)[0][part.ring])
@@ -347,6 +354,10 @@ class Evaluation:
         lanes, part, m, every = self.lanes, self.part, self.m, self.every
         own, through, begin = part.apart_of[s] < 0, bool(part.through[s]), lanes.begins(-1, s)[0]
         found.cost = lanes.cost(-1, s)
+        if self.n > m + 1:
+            RoundTimes(found, self.orders[s], self.n - m).run(begin, self._handed(s))
+            self._end(s, found)
+            return
         raws, order = self.orders[s]
         came, done = None, 0
         if own:
@@ -373,10 +384,13 @@ class Evaluation:
                 found.own(every, self._handed(s))
             found.add(every, every, seen)
             found.rounds(order)
-        self._goes_round(-1, s, found.clock)
-        self._raise(np.arange(m + 1), lanes.local[s], np.maximum(found.clock, found.left))
+        self._end(s, found)
 
     # -- ends
+
+    def _end(self, s: int, found: Times) -> None:
+        self._goes_round(-1, s, found.clock)
+        self._raise(np.arange(self.n), self.lanes.local[s], np.maximum(found.clock, found.left))
 
     def _raise(self, node: I64, local: I64, ps: I64) -> None:
         self.finish[node, local] = np.maximum(self.finish[node, local], ps)
@@ -385,6 +399,6 @@ class Evaluation:
         self.fabrics.raise_to(self.finish)
         out = np.empty(self.lanes.topology.n_ranks, np.int64)
         out[self.lanes.grid] = self.finish
-        m, slices = self.m, self.lanes.slices
-        messages = slices * ((2 * m * (m + 1) if self.lanes.has_ring else 0) + m * (m - 1) * 2 + 2 * m)
+        m, n, slices = self.m, self.n, self.lanes.slices
+        messages = slices * ((2 * n * (n - 1) if self.lanes.has_ring else 0) + m * (m - 1) * 2 + 2 * m * (n - m))
         return out, {"lanes": slices, "messages": messages}

@@ -6,7 +6,8 @@
     pairs                 pairs.py       every rank puts to every other one
     rails                 rails.py       blocks meet inside nodes, then cross to the same place of each other node
     exchanges             paired.py      two ranks exchange a block, step by step
-    meetings              meetings.py    lanes of healthy nodes meet the one that lost a NIC
+    meetings              meetings.py    lanes of healthy nodes meet those that lost NICs
+    steps, in step        in_step.py     partners exchange, all ranks at the same time
     anything else         flow.py        ops are timed while they are planned
 
 Is: the choice, and the Summary. Is not: arithmetic. Invariant: the times are those of exact.py on the unrolled schedule, to the picosecond,
@@ -15,6 +16,7 @@ or Inapplicable is raised.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,7 @@ from .changes import NONE, Changes
 from .exact import Late, late_times_ps, picoseconds
 from .flow import flow_finish
 from .hierarchy import hierarchical_finish
+from .in_step import in_step_finish
 from .loops import I64, flat_finish
 from .meetings import meeting_finish
 from .paired import paired_finish
@@ -87,6 +90,9 @@ def finish_times(outline: Outline, topology: Topology, nbytes: Size | None = Non
     if outline.told_about > _MOST_FLOW:
         raise Inapplicable("told one by one they would take many minutes")
     count = 0 if outline.collective == "barrier" else outline.count_of(size, dtype)
+    with contextlib.suppress(Inapplicable):
+        found, counts = in_step_finish(outline, topology, count, itemsize, late_ps, alpha_ps, changes)
+        return found, {"as": "steps", "in_step": True, **counts}
     found, counts = flow_finish(outline, topology, count, itemsize, late_ps, alpha_ps, changes)
     return found, {"as": "steps", **counts}
 

@@ -9,6 +9,7 @@
 #include "columns.hpp"
 #include "gil.hpp"
 #include "sim/chains.hpp"
+#include "sim/meeting_puts.hpp"
 #include "sim/meetings.hpp"
 #include "sim/paired.hpp"
 #include "sim/pairs.hpp"
@@ -104,17 +105,55 @@ int sweep_meeting_batches(const nb::dict& columns) {
   return static_cast<int>(ccl_lab::sim::sweep_batches(in));
 }
 
-int sweep_meeting_times(const nb::dict& columns) {
-  const ccl_lab::bind::Columns c(columns);
+ccl_lab::sim::TimeSweep time_sweep(const ccl_lab::bind::Columns& c) {
   using I64 = std::int64_t;
-  const ccl_lab::sim::TimeSweep in{
-      .sweep = static_cast<ccl_lab::sim::Sweep>(c.number("sweep")), .shift = c.number("shift"), .steps = c.number("steps"),
-      .reducing = c.number("reducing"), .clock = c.get<I64>("clock"), .tx = c.get<I64>("tx"), .rx = c.get<I64>("rx"),
-      .latency_ps = c.get<const I64>("latency_ps"), .add = c.get<const I64>("add"), .nic = c.get<const I64>("nic"),
-      .memory_kind = c.get<const I64>("memory_kind"), .tx_kind = c.get<const I64>("tx_kind"), .rx_kind = c.get<const I64>("rx_kind"),
-      .came = c.get<I64>("came"), .target = target_of(c)};
+  return {.sweep = static_cast<ccl_lab::sim::Sweep>(c.number("sweep")), .shift = c.number("shift"), .steps = c.number("steps"),
+          .reducing = c.number("reducing"), .clock = c.get<I64>("clock"), .tx = c.get<I64>("tx"), .rx = c.get<I64>("rx"),
+          .latency_ps = c.get<const I64>("latency_ps"), .add = c.get<const I64>("add"), .nic = c.get<const I64>("nic"),
+          .memory_kind = c.get<const I64>("memory_kind"), .tx_kind = c.get<const I64>("tx_kind"), .rx_kind = c.get<const I64>("rx_kind"),
+          .came = c.get<I64>("came"), .target = target_of(c)};
+}
+
+int sweep_meeting_times(const nb::dict& columns) {
+  const ccl_lab::sim::TimeSweep in = time_sweep(ccl_lab::bind::Columns(columns));
   const ccl_lab::Unlocked unlocked;
   return static_cast<int>(ccl_lab::sim::sweep_times(in));
+}
+
+int pass_meeting_batches_along(const nb::dict& columns) {
+  const ccl_lab::bind::Columns c(columns);
+  using I64 = std::int64_t;
+  const auto batch = c.get<I64>("batch"), free = c.get<I64>("free"), came = c.get<I64>("came");
+  const auto ticks = c.get<const I64>("ticks");
+  const ccl_lab::Unlocked unlocked;
+  return static_cast<int>(ccl_lab::sim::pass_batches_along(batch, free, ticks, came));
+}
+
+int pass_meeting_times_along(const nb::dict& columns) {
+  const ccl_lab::sim::TimeSweep in = time_sweep(ccl_lab::bind::Columns(columns));
+  const ccl_lab::Unlocked unlocked;
+  return static_cast<int>(ccl_lab::sim::pass_times_along(in));
+}
+
+int order_meeting_puts(const nb::dict& columns) {
+  const ccl_lab::bind::Columns c(columns);
+  const ccl_lab::sim::PutsInput in{.source = c.get<const std::int32_t>("source"), .to = c.get<const std::int32_t>("to")};
+  const auto batch = c.get<const std::int64_t>("batch");
+  const auto order = c.get<std::int32_t>("order");
+  const std::int64_t nodes = c.number("nodes");
+  const ccl_lab::Unlocked unlocked;
+  return static_cast<int>(ccl_lab::sim::order_puts(in, nodes, batch, order));
+}
+
+int serve_meeting_puts(const nb::dict& columns) {
+  const ccl_lab::bind::Columns c(columns);
+  using I64 = const std::int64_t;
+  const ccl_lab::sim::PutsInput in{.source = c.get<const std::int32_t>("source"), .to = c.get<const std::int32_t>("to"),
+                                   .ready = c.get<I64>("ready"), .tx_for = c.get<I64>("tx_for"), .rx_for = c.get<I64>("rx_for")};
+  const auto order = c.get<const std::int32_t>("order");
+  const auto tx = c.get<std::int64_t>("tx"), rx = c.get<std::int64_t>("rx"), left = c.get<std::int64_t>("left");
+  const ccl_lab::Unlocked unlocked;
+  return static_cast<int>(ccl_lab::sim::serve_puts(in, order, tx, rx, left));
 }
 
 int serve_fabrics(const nb::dict& columns) {
@@ -154,6 +193,17 @@ void bind_sim_nodes(nb::module_& m) {
   m.def("sweep_meeting_times", &sweep_meeting_times, nb::arg("columns"),
         "Times of messages that go from node to node, in the columns clock, tx, rx, came; returns the status, as native/src/sim/meetings.hpp says. "
         "Use ccl_lab.simulate.");
+  m.def("pass_meeting_batches_along", &pass_meeting_batches_along, nb::arg("columns"),
+        "Batches of a few messages that pass all nodes, in the columns batch, free, came; returns the status, as "
+        "native/src/sim/meeting_puts.hpp says. Use ccl_lab.simulate.");
+  m.def("pass_meeting_times_along", &pass_meeting_times_along, nb::arg("columns"),
+        "Times of a few messages that pass all nodes, in the columns clock, tx, rx, came; returns the status, as "
+        "native/src/sim/meeting_puts.hpp says. Use ccl_lab.simulate.");
+  m.def("order_meeting_puts", &order_meeting_puts, nb::arg("columns"),
+        "In which order NICs serve puts, into the column order; returns the status, as native/src/sim/meeting_puts.hpp says. Use "
+        "ccl_lab.simulate.");
+  m.def("serve_meeting_puts", &serve_meeting_puts, nb::arg("columns"),
+        "Puts in that order, into the columns tx, rx, left; returns the status, as native/src/sim/meeting_puts.hpp says. Use ccl_lab.simulate.");
   m.def("serve_fabrics", &serve_fabrics, nb::arg("columns"),
         "Puts inside nodes: their order (`first`), or, in it, what is ready, into the columns next, tx_ps, rx_ps, left_ps, seen_ps; returns the "
         "status, as native/src/sim/meetings.hpp says. Use ccl_lab.simulate.");

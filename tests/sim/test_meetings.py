@@ -1,4 +1,4 @@
-"""All_reduce around the one node that lost a NIC, lanes one by one: as the unrolled schedule and the oracle, up to 131,072 ranks."""
+"""All_reduce around nodes that lost NICs, lanes one by one: as the unrolled schedule and the oracle, up to 131,072 ranks."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ccl_lab.planner.problem import make_problem
 from ccl_lab.simulator import exact_times, finish_times, summarize
 from ccl_lab.simulator.changes import Changes
 from ccl_lab.simulator.meeting_lanes import Batches
+from ccl_lab.simulator.meeting_sweeps import order_puts
 from ccl_lab.simulator.meetings import meeting_finish
 from ccl_lab.topo import Level, Topology
 
@@ -32,15 +33,18 @@ def whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(all_reduce_lanes, "depth_of", lambda *given, **more: Depth(1, 1, 1, 1))
 
 
-def cluster(rng: np.random.Generator, most_nodes: int) -> Topology:
-    """A NIC lost or slower; other rates and latencies, or not."""
-    nodes, group = int(rng.integers(3, most_nodes + 1)), int(rng.choice([2, 3, 4, 8]))
+def cluster(rng: np.random.Generator, most_nodes: int, lost: int = 0) -> Topology:
+    """A NIC lost or slower, or one of each of `lost` nodes; other rates and latencies, or not."""
+    nodes, group = int(rng.integers(3 * max(lost, 1), max(most_nodes, 3 * lost) + 1)), int(rng.choice([2, 3, 4, 8]))
     nics = int(rng.choice([group, group, 2 * group if group < 5 else group, 2]))
     topology = Topology.cluster(nodes=nodes, gpus_per_node=group, nics_per_node=nics, nic_gbits_per_s=float(rng.choice([100, 400])),
                                 nic_latency=f"{int(rng.choice([0, 3, 300, 9000]))}ns", fabric_gbytes_per_s=float(rng.choice([3, 50, 400])),
                                 local_gbytes_per_s=float(rng.choice([3, 50, 2000])))  # fmt: skip
     where = int(rng.integers(nodes)), int(rng.integers(nics))
-    topology = topology.without(where) if rng.random() < 0.6 else topology.slow(float(rng.choice([1.3, 2, 3, 5])), nic=where)
+    if lost:
+        topology = topology.without(*((int(node), int(rng.integers(nics))) for node in rng.choice(nodes, lost, replace=False)))
+    else:
+        topology = topology.without(where) if rng.random() < 0.6 else topology.slow(float(rng.choice([1.3, 2, 3, 5])), nic=where)
     if rng.random() < 0.3:
         topology = topology.slow(float(rng.choice([1.01, 3])), rank=int(rng.integers(topology.n_ranks)))
     if rng.random() < 0.3:
@@ -60,6 +64,26 @@ def draw(seed: int, most_nodes: int = 12) -> Drawn | None:
     nbytes = 4 * int(rng.choice([rng.integers(1, 3000), rng.integers(10**4, 10**6), rng.integers(10**6, 10**7)]))
     return drawn(rng, ("all_reduce", NAMES[seed % 4]), topology, nbytes, (0.4, 0.2),
                  lambda outlined: outlined.meetings is not None and not outlined.meetings.misfit)  # fmt: skip
+
+
+@pytest.fixture
+def as_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few nodes choose lanes as many do, among whom those that lost a NIC move as much as the others, but for some thousandths."""
+    choose = all_reduce_lanes.lanes
+
+    def chosen(topology: Topology, nodes: Any, amount: np.ndarray, *given: Any, **more: Any) -> Any:
+        return choose(topology, nodes, np.full(len(nodes), np.max(amount)), *given, **more)
+
+    monkeypatch.setattr(all_reduce_lanes, "lanes", chosen)
+
+
+def draw_several(seed: int, most_nodes: int = 16) -> Drawn | None:
+    """As `draw`, of recursive where several nodes lost a NIC."""
+    rng = np.random.default_rng([seed, 29])
+    topology = cluster(rng, most_nodes, lost=int(rng.integers(2, 6)))
+    nbytes = 4 * int(rng.choice([rng.integers(1, 3000), rng.integers(10**4, 10**6)]))
+    return drawn(rng, ("all_reduce", "recursive"), topology, nbytes, (0.4, 0.2), lambda outlined: outlined.meetings is not None and
+                 not outlined.meetings.misfit and len(outlined.meetings.outsiders) > 1)  # fmt: skip
 
 
 def lanes_of(case: Drawn) -> str:
@@ -119,11 +143,64 @@ def test_meetings_are_timed_as_by_the_oracle(whole: None) -> None:
     assert equal_to_the_oracle(cases, meeting_finish, "meetings", 5_000, may_refuse=True) >= 20
 
 
+@pytest.mark.parametrize("unequal", [False, True])
+def test_several_nodes_are_met_as_by_their_ops(unequal: bool, whole: None, as_of_many: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two to five of them; any rates, latencies, late ranks; chunks alike or not."""
+    if unequal:
+        monkeypatch.setattr(all_reduce_lanes, "_regions", of_unequal_chunks)
+    compared: Counter[int] = Counter()
+    refused = 0
+    for seed in range(500 * unequal, 500 * unequal + 90):
+        case = draw_several(seed)
+        if case is None:
+            continue
+        part = case.outlined.meetings
+        assert part is not None
+        try:
+            times, _ = case.found(meeting_finish, part)
+        except Inapplicable as why:
+            assert "lost a NIC" in str(why), seed
+            refused += 1
+            continue
+        assert times == case.wanted(change=False)[0], seed
+        compared[len(part.outsiders)] += 1
+    assert all(compared[count] >= 5 for count in (2, 3, 4, 5)), compared
+    assert refused <= (20 if unequal else 0), (compared, refused)
+
+
+def turns_one_by_one(source: np.ndarray, to: np.ndarray, batch: np.ndarray) -> list[int]:
+    """Rows by (batch, turn, op), as exact.py has it."""
+    given: dict[tuple[int, int, int], set[int]] = {}
+    turn = []
+    for each, at, into in zip(batch.tolist(), source.tolist(), to.tolist(), strict=True):
+        tx, rx = (given.setdefault((each, side, node), set()) for side, node in ((0, at), (1, into)))
+        turn.append(next(i for i in range(len(batch)) if i not in tx | rx))
+        tx.add(turn[-1])
+        rx.add(turn[-1])
+    return sorted(range(len(batch)), key=lambda row: (batch[row], turn[row], row))
+
+
+def test_puts_of_a_batch_take_turns() -> None:
+    for seed in range(100):
+        rng = np.random.default_rng([seed, 31])
+        nodes, rows = int(rng.integers(1, 9)), int(rng.integers(0, 300))
+        source, to = rng.integers(0, nodes, (2, rows))
+        batch = rng.integers(0, int(rng.integers(1, 9)), rows)
+        assert order_puts(nodes, source, to, batch).tolist() == turns_one_by_one(source, to, batch), seed
+
+
+def test_several_nodes_are_met_as_by_the_oracle(whole: None, as_of_many: None) -> None:
+    cases = (draw_several(seed, most_nodes=7) for seed in range(1000, 1060))
+    assert equal_to_the_oracle(cases, meeting_finish, "meetings", 6_000, may_refuse=True) >= 4
+
+
 @pytest.mark.parametrize("target", _core.vector_targets())
 @pytest.mark.parametrize("name", NAMES[:3])
 def test_every_kind_of_vectors(target: int, name: str, whole: None) -> None:
     """More nodes than a wave has steps, and than it has nodes; code for older processors than this one."""
-    for topology in (Topology.preset("h100", 150).without((149, 5)), Topology.preset("h100", 70).slow(2, nic=(7, 2)).slow(3, rank=9)):
+    several = [Topology.preset("h100", 140).without((139, 5), (3, 1), (77, 0), (78, 0))] if name == "recursive" else []
+    one = [Topology.preset("h100", 150).without((149, 5)), Topology.preset("h100", 70).slow(2, nic=(7, 2)).slow(3, rank=9)]
+    for topology in (*one, *several):
         outlined = outline("all_reduce", topology, 2**22 + 444, algorithm=name)
         want = exact_times(outlined.unroll(), topology, late={77: "3us"}).finish_ps.tolist()
         assert found(meeting_finish, outlined.meetings, outlined, topology, {77: "3us"}, target=target)[0] == want
@@ -152,6 +229,8 @@ def test_what_is_refused_is_named(whole: None) -> None:
     lost = base.without((1, 2))
     rng = np.random.default_rng(1)
     refused(lost, "change", changes=Changes.of(links_of(lost, random_changes(rng, lost, 10**9))))
+    refused(base.without(*((node, 3) for node in range(3))), "twice", "recursive")
+    refused(Topology.preset("h100", 9).without((1, 2), (3, 4)), "on the lanes where they meet", "recursive")
     refused(lost.with_network(Level("leaf", nodes=2, uplinks=8, per_rail=True), Level("spine", latency="1us")), "switches")
     assert outline("all_reduce", base, 2**20, algorithm="optcc").meetings is None  # nothing is lost: it is balance
 
@@ -161,10 +240,10 @@ def test_waves_are_refused_by_name() -> None:
     assert outlined.meetings is not None and "waves" in outlined.meetings.misfit
 
 
-@pytest.mark.parametrize("name", NAMES[:3])
-def test_131072_ranks(name: str) -> None:
+@pytest.mark.parametrize(("name", "lost"), [*((name, 1) for name in NAMES[:3]), ("recursive", 10)])
+def test_131072_ranks(name: str, lost: int) -> None:
     """Not before the lower bound, and all the same but later where a rank is."""
-    topology = Topology.preset("h100", 16384).without((7, 2))
+    topology = Topology.preset("h100", 16384).without((7, 2), *((1500 * i, i % 8) for i in range(1, lost)))
     outlined = outline("all_reduce", topology, "1GiB", algorithm=name)
     meta = summarize(outlined, topology).meta
     problem = make_problem("all_reduce", topology, "1GiB", dtype="float32", redop="sum", in_place=False, root=0, peer=1, channels=None,
@@ -191,4 +270,10 @@ def test_columns_that_do_not_fit_are_refused() -> None:
                "order": np.zeros(1, np.int32),
                **{name: np.ones(2, np.int64) for name in ("bytes_per_s", "latency_ps", "late_ps", "tx_ps", "rx_ps")},
                **{name: np.ones(1, np.int64) for name in ("ready_ps", "next", "left_ps", "seen_ps")}}  # fmt: skip
+    few = {"source": np.zeros(1, np.int32), "to": np.ones(1, np.int32), "order": np.zeros(1, np.int32),
+           **{name: np.ones(1, np.int64) for name in ("ready", "tx_for", "rx_for", "left")},
+           **{name: np.ones(2, np.int64) for name in ("tx", "rx")}}  # fmt: skip
+    assert [_core.serve_meeting_puts({**few, **each}) for each in ({}, {"to": np.full(1, 2, np.int32)}, {"order": np.ones(1, np.int32)},
+                                                                   {"ready": np.ones(2, np.int64)})] == [0, 3, 3, 3]  # fmt: skip
+    assert [_core.order_meeting_puts({**few, "nodes": nodes, "batch": np.ones(1, np.int64)}) for nodes in (2, 1, -1)] == [0, 3, 3]
     assert _core.serve_fabrics(fabrics) == 3 and _core.serve_fabrics({**fabrics, "to": np.ones(1, np.int32)}) == 0

@@ -1,0 +1,185 @@
+"""Schedules in which all ranks do the same at the same time, timed while they are planned: exchanges, as in halving-doubling.
+
+Where every rank puts and waits, op for op, the same number of parts, all puts of a call inside nodes or all between them, and no rank has
+two puts under way unless it waited or added in between, nominal time is one for all ranks: what is told first is served first. NICs are
+private then, so a call is some arithmetic with columns of ranks.
+
+Is: a Builder whose ops are evaluated at once. Is not: what ranks do that are not alike, or share NICs (flow.py). Invariant: the times are
+those of exact.py on the unrolled schedule, to the picosecond, or Inapplicable is raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import Inapplicable
+from ..ir import Builder, Kind, Outline, Ref
+from ..ir.builder import Ints
+from ..topo import Topology
+from .changes import NONE, Changes
+from .columns import busy_ps, no_tiers
+
+I64 = npt.NDArray[np.int64]
+
+_LATEST_PS = 2**60
+
+
+def _all_equal(column: npt.NDArray[Any]) -> bool:
+    return column.strides[0] == 0 or bool((column == column[0]).all())
+
+
+class _Side:
+    """A link of each rank: when it is free, its latency, and how long it is busy."""
+
+    def __init__(self, topology: Topology, link: I64, held_ps: int) -> None:
+        self.latency_ps, self.free_ps, self._held_ps = topology.links.latency_ps[link], np.zeros(len(link), np.int64), held_ps
+        self._rates, self._rate_of = np.unique(topology.links.bytes_per_s[link], return_inverse=True)
+
+    def busy_ps(self, nbytes: I64, rows: I64 | slice = slice(None)) -> I64:
+        """Of some ranks, which move `nbytes` each: few different numbers."""
+        sizes, size_of = (nbytes[:1], 0) if _all_equal(nbytes) else np.unique(nbytes, return_inverse=True)
+        table = np.stack([(self._held_ps if size else 0) + busy_ps(int(size), self._rates) for size in sizes])
+        return table[size_of, self._rate_of[rows]]
+
+
+class _InStep(Builder):
+    """Times what it is told."""
+
+    def __init__(self, topology: Topology, count: int, itemsize: int, late_ps: I64, alpha_ps: int, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        n = self.n_ranks
+        if self.channels > 1 or self.counts is not None or self.timetable:
+            raise Inapplicable("ranks have several channels, or a timetable")
+        self._ranks, self._count, self._itemsize, self._late_ps = np.arange(n), count, itemsize, late_ps
+        self._node_of = topology.node_of
+        if topology.n_nodes > 1:
+            nic = topology.node_of * topology.nics_per_node + topology.nic_of(self._ranks, 0)
+            if (np.bincount(nic) > 1).any():
+                raise Inapplicable("ranks share NICs")
+            links = [3 * n + side * topology.n_nodes * topology.nics_per_node + nic for side in (0, 1)]
+            self._far = [_Side(topology, link, alpha_ps) for link in links]
+        self._near = [_Side(topology, self._ranks + side * n, alpha_ps) for side in (0, 1)]
+        self._memory = _Side(topology, 2 * n + self._ranks, 0)
+        self._clock, self._left = late_ps.copy(), late_ps.copy()
+        self._shape = np.zeros(n, np.uint64)  # of what each rank did so far
+        self._alike = True  # whether all did the same
+        self._put_since = False
+        self._partners: list[I64] = []  # of the puts so far
+        self._raised: list[tuple[I64, I64]] = []  # not waited for: partner, and when it is seen, by receiver
+        self.ops = 0
+
+    def repeat(self, times: I64, emit: Callable[[I64, int], None]) -> None:
+        """Not taken: ranks move different numbers of blocks there."""
+        raise Inapplicable("what comes several times")
+
+    def _emit(self, kind: Kind, rank: Ints, channel: Ints, *, peer: Ints = -1, sig_channel: Ints = -1, value: Ints = 0,
+              dst: Ref | None = None, srcs: Sequence[Ref] = (), arg: Ints = 0, n_chunks: Ints = 0) -> None:  # fmt: skip
+        ranks = np.atleast_1d(np.asarray(rank, np.int64))
+        parts = np.broadcast_to(np.asarray(dst.n if dst else 0, np.int64), ranks.shape)
+        if not len(ranks):
+            return
+        if (np.diff(ranks) <= 0).any() or any(ref.rank is not None for ref in srcs):
+            raise Inapplicable("several ops of a rank at one time, or memory of other ranks")
+        self.ops += len(ranks)
+        if kind in (Kind.put, Kind.signal, Kind.wait):
+            self._exchange(kind, ranks, np.broadcast_to(np.asarray(peer, np.int64), ranks.shape), sig_channel, value, dst, parts)
+        elif kind == Kind.reduce and dst is not None:
+            self._add(ranks, self._bytes(dst, ranks) * len(srcs))
+        elif kind == Kind.flush and np.all(np.asarray(peer) < 0):
+            self._clock[ranks] = np.maximum(self._clock[ranks], self._left[ranks])
+        else:
+            raise Inapplicable("ops of another kind")
+        self._note(ranks, (int(kind), len(srcs)), parts)
+        self._put_since = kind == Kind.put or (self._put_since and kind == Kind.signal)
+
+    def _note(self, ranks: I64, what: tuple[int, int], parts: I64) -> None:
+        """A number that tells ranks apart which did different things, or in another order: as long as all are alike it stays as it is."""
+        if len(ranks) == self.n_ranks and _all_equal(parts) and self._in_step():
+            return
+        each = parts.astype(np.uint64) * np.uint64(1 << 24) + np.uint64((what[0] << 16) + what[1])
+        self._shape[ranks] = (self._shape[ranks] ^ each) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(1)
+        self._alike = False
+
+    def _in_step(self) -> bool:
+        self._alike = self._alike or _all_equal(self._shape)
+        return self._alike
+
+    def _bytes(self, dst: Ref, ranks: I64) -> I64:
+        span = np.broadcast_to(np.asarray(dst.n, np.int64), ranks.shape)
+        if self._count % self.parts == 0:
+            each = self._count // self.parts * self._itemsize
+            return np.broadcast_to(span[:1] * each, ranks.shape) if _all_equal(span) else span * each
+        first = np.broadcast_to(np.asarray(dst.chunk, np.int64), ranks.shape)
+
+        def offset(chunk: I64) -> I64:
+            return chunk // self.parts * self._count + chunk % self.parts * self._count // self.parts
+
+        return (offset(first + span) - offset(first)) * self._itemsize
+
+    def _exchange(self, kind: Kind, ranks: I64, peer: I64, number: Ints, value: Ints, dst: Ref | None, parts: I64) -> None:
+        if len(ranks) != self.n_ranks or not np.array_equal(ranks, self._ranks) or not np.array_equal(peer[peer], ranks):
+            raise Inapplicable("not every rank has a partner")
+        if not self._in_step() or not _all_equal(parts) or not np.all(np.asarray(number) == 0):
+            raise Inapplicable("ranks are not in step")
+        near = self._node_of[peer] == self._node_of
+        if not _all_equal(near) or (peer == ranks).any():
+            raise Inapplicable("some partners are in the same node")
+        if kind == Kind.wait:
+            self._wait(peer, value)
+            return
+        tx, rx = self._near if near[0] else self._far
+        seen = self._clock
+        if kind == Kind.signal and any((peer == other).any() for other in self._partners):
+            raise Inapplicable("a signal behind a put, which is seen after it")
+        if kind == Kind.put:
+            self._partners.append(peer)
+            assert dst is not None
+            if self._put_since:
+                raise Inapplicable("two puts in a row")
+            nbytes = self._bytes(dst, ranks)
+            start = np.maximum(np.maximum(self._clock, self._late_ps[peer]), np.maximum(tx.free_ps, rx.free_ps[peer]))
+            tx.free_ps = start + tx.busy_ps(nbytes)
+            rx.free_ps = start[peer] + rx.busy_ps(nbytes[peer])
+            seen = np.maximum(tx.free_ps, rx.free_ps[peer])
+            if seen.max() > _LATEST_PS:
+                raise Inapplicable("it would take days")
+            self._left = np.maximum(self._left, seen)
+        self._raised.append((peer, (seen + tx.latency_ps)[peer] + rx.latency_ps))
+
+    def _wait(self, peer: I64, value: Ints) -> None:
+        found = next((i for i, (source, _) in enumerate(self._raised) if np.array_equal(source, peer)), -1)
+        if found < 0 or not np.all(np.asarray(value) == 1):
+            raise Inapplicable("a wait for what was not put yet")
+        self._clock = np.maximum(self._clock, self._raised.pop(found)[1])
+
+    def _add(self, ranks: I64, nbytes: I64) -> None:
+        memory = self._memory
+        done = np.maximum(self._clock[ranks], memory.free_ps[ranks]) + memory.busy_ps(nbytes, ranks)
+        self._clock[ranks] = memory.free_ps[ranks] = done
+
+    def finish(self) -> I64:
+        """When each rank ends, i64[n_ranks]."""
+        return np.maximum(self._clock, self._left)
+
+
+def in_step_finish(outline: Outline, topology: Topology, count: int, itemsize: int, late_ps: I64, alpha_ps: int,
+                   changes: Changes = NONE) -> tuple[I64, dict[str, Any]]:  # fmt: skip
+    """When each rank ends, i64[n_ranks], and how many ops that took. Raises Inapplicable where ranks are not in step.
+
+    Cost: some 10 ns an op.
+    """
+    if changes:
+        raise Inapplicable("rates that change in time")
+    no_tiers(topology)
+    timers: list[_InStep] = []
+
+    def make(*arguments: Any, **options: Any) -> _InStep:
+        timers.append(_InStep(topology, count, itemsize, late_ps, alpha_ps, *arguments, **options))
+        return timers[-1]
+
+    outline.emit(make)
+    return timers[-1].finish(), {"ops": timers[-1].ops}

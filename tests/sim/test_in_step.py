@@ -1,0 +1,143 @@
+"""Ranks that do the same at the same time, a call at a time: as the unrolled schedule and the oracle, up to 131,072 ranks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ccl_lab.errors import Inapplicable
+from ccl_lab.ir import Buffer, Builder, Ref
+from ccl_lab.planner import outline
+from ccl_lab.simulator import exact_times, finish_times
+from ccl_lab.simulator.exact import late_times_ps
+from ccl_lab.simulator.in_step import _InStep, in_step_finish
+from ccl_lab.topo import Level, Topology
+
+from .draws import Drawn, drawn, some_bytes
+
+NAMES = ("recursive_doubling", "halving_doubling")
+
+
+def cluster(rng: np.random.Generator) -> Topology:
+    """Any rates and latencies; nodes of equal size, with a NIC a rank or more."""
+    nodes, group = int(rng.choice([1, 2, 3, 4, 8, 16])), int(rng.choice([1, 2, 4, 8]))
+    topology = Topology.cluster(nodes=nodes, gpus_per_node=group, nics_per_node=group * int(rng.choice([1, 1, 2])),
+                                nic_gbits_per_s=float(rng.choice([1, 400])), nic_latency=f"{int(rng.choice([0, 3, 9000]))}ns",
+                                fabric_gbytes_per_s=float(rng.choice([3, 90])), local_gbytes_per_s=float(rng.choice([3, 900])))  # fmt: skip
+    columns: dict[str, Any] = {}
+    for name in ("nic_bytes_per_s", "fabric_bytes_per_s", "local_bytes_per_s", "nic_latency_ps", "fabric_latency_ps"):
+        column = np.array(getattr(topology, name))
+        some = rng.random(len(column)) < rng.choice([0, 0, 0.2, 1])
+        column[some] = column[some] // rng.integers(1, 9, some.sum()) + rng.integers(1, 10**6, some.sum())
+        columns[name] = column
+    return topology.replace(**columns)
+
+
+def draw(seed: int) -> Drawn | None:
+    rng = np.random.default_rng([seed, 37])
+    return drawn(rng, ("all_reduce", NAMES[seed % 2]), cluster(rng), some_bytes(rng), (0.5, 0.3))
+
+
+def in_step(case: Drawn) -> list[int]:
+    given, topology = case.outlined, case.topology
+    late_ps = late_times_ps(case.late, topology.n_ranks)
+    return in_step_finish(given, topology, given.count_of(given.nbytes, given.dtype), 4, late_ps, round(case.alpha * 1e12))[0].tolist()
+
+
+def test_exchanges_are_timed_as_their_ops() -> None:
+    """Any rates, late ranks, sizes that parts do not divide; what is refused has ranks that are not alike, or several channels."""
+    compared: Counter[str] = Counter()
+    for seed in range(160):
+        case = draw(seed)
+        if case is None:
+            continue
+        try:
+            times = in_step(case)
+        except Inapplicable:
+            n = case.topology.n_ranks
+            assert n & (n - 1) or len(set(case.schedule.ops.channel.tolist())) > 1, seed
+            continue
+        assert times == case.wanted(change=False)[0], seed
+        compared[case.outlined.algorithm] += 1
+    assert all(compared[name] >= 25 for name in NAMES), compared
+
+
+def test_exchanges_are_timed_as_by_the_oracle() -> None:
+    compared = 0
+    for seed in range(1000, 1060):
+        case = draw(seed)
+        if case is None or len(case.schedule.ops) > 3000:
+            continue
+        try:
+            times = in_step(case)
+        except Inapplicable:
+            continue
+        assert times == case.by_the_oracle(), seed
+        compared += 1
+    assert compared >= 15
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_what_times_them(name: str) -> None:
+    """A slower NIC; not where a NIC is lost, whose ranks share another, nor where switches add latencies or ranks are no power of two."""
+    base = Topology.preset("h100", 8)
+    for topology, fits in ((base.slow(4, nic=(3, 2)), True), (base.without((3, 2)), False), (Topology.preset("h100", 7), False),
+                           (base.with_network(Level("leaf", nodes=2, uplinks=8, per_rail=True), Level("spine", latency="1us")), False)):
+        outlined = outline("all_reduce", topology, 2**20 + 4, algorithm=name)
+        times, how = finish_times(outlined, topology, late={9: "3us"})
+        assert how["as"] == "steps" and how.get("in_step", False) == fits
+        assert times.tolist() == exact_times(outlined.unroll(), topology, late={9: "3us"}).finish_ps.tolist()
+
+
+def told(*calls: Any) -> None:
+    """Four ranks in one node do what `calls` say."""
+    b = _InStep(Topology.cluster(nodes=1, gpus_per_node=4), 64, 4, np.zeros(4, np.int64), 0, "all_reduce", 4, algorithm="x", parts=4)
+    for call in calls:
+        call(b)
+
+
+def test_what_is_not_in_step_is_refused() -> None:
+    every = np.arange(4)
+
+    def put(b: Builder, count: Any = 1, rank: Any = every, apart: int = 1) -> None:
+        b.put(rank=rank, peer=rank ^ apart, src=Ref(Buffer.input, 0, count), dst=Ref(Buffer.output, 0, count))
+
+    def wait(b: Builder, apart: int = 1) -> None:
+        b.wait(rank=every, peer=every ^ apart)
+
+    def add(b: Builder, rank: Any) -> None:
+        b.reduce(rank=rank, dst=b.output[0], srcs=[b.input[0], b.output[0]])
+
+    told(put, wait, lambda b: add(b, every[:2]), lambda b: add(b, every[2:]), lambda b: put(b, apart=2))
+    for calls, why in (
+        ((put, put), "two puts"),
+        ((lambda b: put(b, rank=every[:2]),), "partner"),
+        ((lambda b: b.put(rank=every, peer=(every + 1) % 4, src=b.input[0], dst=b.output[0]),), "partner"),
+        ((lambda b: put(b, np.array([1, 1, 2, 2])),), "in step"),
+        ((put, wait, lambda b: add(b, every[:2]), put), "in step"),
+        ((put, wait, lambda b: add(b, every[:2]), lambda b: b.flush(rank=every), lambda b: add(b, every[2:]), put), "in step"),
+        ((wait,), "not put yet"),
+        ((put, lambda b: wait(b, 2)), "not put yet"),
+        ((put, lambda b: b.signal(rank=every, peer=every ^ 1)), "signal behind a put"),
+        ((lambda b: add(b, np.array([0, 0])),), "several ops"),
+        ((lambda b: b.copy(rank=every, src=b.input[0], dst=b.output[0]),), "another kind"),
+    ):
+        with pytest.raises(Inapplicable, match=why):
+            told(*calls)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_131072_ranks(name: str) -> None:
+    """No rank earlier where a NIC is slower."""
+    whole = Topology.preset("h100", 16384)
+    slower = whole.slow(4, nic=(7, 2))
+    found = []
+    for topology in (whole, slower):
+        outlined = outline("all_reduce", topology, "1GiB", algorithm=name)
+        times, how = finish_times(outlined, topology)
+        assert how["in_step"]
+        found.append(times)
+    assert (found[1] >= found[0]).all() and found[1].max() > found[0].max()
