@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from .schedule import Schedule
 
 
+def element_offset(chunk: int | np.ndarray, parts: int, count: int) -> np.ndarray:
+    """Elements before `chunk` where blocks of `count` elements are cut into `parts`; vectorised over chunk."""
+    block, part = np.divmod(np.asarray(chunk, np.int64), parts)
+    return np.asarray(block * count + part * count // parts)
+
+
 class Layout:
     """Layout of `schedule` for `count` elements per block, or for `counts` int64[n, n] of all_to_allv, of `dtype`."""
 
@@ -63,9 +69,9 @@ class Layout:
 
     def offset(self, buf: int | np.ndarray, rank: int | np.ndarray, chunk: int | np.ndarray) -> np.ndarray:
         """Element offset where `chunk` begins; `chunk == n_chunks` gives the end. Vectorised over all three."""
-        block, part = np.divmod(np.asarray(chunk, np.int64), self.parts)
         if self.counts is None:
-            return block * self.count + part * self.count // self.parts
+            return element_offset(chunk, self.parts, self.count)
+        block, part = np.divmod(np.asarray(chunk, np.int64), self.parts)
         buf, rank, block, part = np.broadcast_arrays(buf, rank, block, part)
         out = np.zeros(block.shape, np.int64)
         for b in Buffer:

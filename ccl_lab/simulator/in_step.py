@@ -19,6 +19,7 @@ import numpy.typing as npt
 from ..errors import Inapplicable
 from ..ir import Builder, Kind, Outline, Ref
 from ..ir.builder import Ints
+from ..ir.layout import element_offset
 from ..topo import Topology
 from .changes import NONE, Changes
 from .columns import busy_ps, no_tiers
@@ -114,11 +115,8 @@ class _InStep(Builder):
             each = self._count // self.parts * self._itemsize
             return np.broadcast_to(span[:1] * each, ranks.shape) if _all_equal(span) else span * each
         first = np.broadcast_to(np.asarray(dst.chunk, np.int64), ranks.shape)
-
-        def offset(chunk: I64) -> I64:
-            return chunk // self.parts * self._count + chunk % self.parts * self._count // self.parts
-
-        return (offset(first + span) - offset(first)) * self._itemsize
+        begin, end = (element_offset(chunk, self.parts, self._count) for chunk in (first, first + span))
+        return (end - begin) * self._itemsize
 
     def _exchange(self, kind: Kind, ranks: I64, peer: I64, number: Ints, value: Ints, dst: Ref | None, parts: I64) -> None:
         if len(ranks) != self.n_ranks or not np.array_equal(ranks, self._ranks) or not np.array_equal(peer[peer], ranks):

@@ -107,6 +107,12 @@ class RoundBatches:
         found, each = self.found, self.ticks[puts.section]
         return serve_puts(puts.source, puts.to, order, tick_of(batch), each, each, found.tx, found.rx)
 
+    def _order_behind(self, first: tuple[I64, I64, I64], puts: Puts, batch: I64) -> npt.NDArray[np.int32]:
+        """In which NICs serve puts that come after `first` (source, to, batch), ops before them that are served elsewhere."""
+        columns = [np.append(*each) for each in zip(first, (puts.source, puts.to, batch), strict=True)]
+        order = order_puts(self.at.m + self.at.outsiders, *columns) - len(first[0])
+        return order[order >= 0].astype(np.int32)
+
     def _raws(self, level: I64, over: I64) -> I64:
         found, at, m = self.found, self.at, self.at.m
         every, outsider = np.arange(m), m + np.arange(at.outsiders)
@@ -150,10 +156,8 @@ class RoundBatches:
     def _back(self, seen: I64) -> I64:
         """Members put their sections to the outsiders, but the late ones; an ordinary one's first put of that batch is to the next one."""
         found, at, m = self.found, self.at, self.at.m
-        source, to = np.append(at.ordinary, at.back.source), np.append((at.ordinary + 1) % m, at.back.to)
-        order = order_puts(m + at.outsiders, source, to, found.batch[source]) - len(at.ordinary)
-        order = order[order >= 0].astype(np.int32)
         batch = found.batch[at.back.source]
+        order = self._order_behind((at.ordinary, (at.ordinary + 1) % m, found.batch[at.ordinary]), at.back, batch)
         for who in range(m, m + at.outsiders):
             if batch[at.back.to == who].min() <= found.last_into[who]:
                 raise Inapplicable("members come back to the nodes that lost a NIC before these are through")
@@ -185,8 +189,7 @@ class RoundBatches:
                 raise Inapplicable("members come back to the nodes that lost a NIC in another order than round by round")
             last = key
             batch = np.full(len(puts.source), key)
-            order = order_puts(m + o, np.append(puts.source[:1], puts.source), np.append(puts.to[-1:], puts.to), np.append(key, batch)) - 1
-            order = order[order >= 0].astype(np.int32)
+            order = self._order_behind((puts.source[:1], puts.to[-1:], batch[:1]), puts, batch)
             left = self._serve(puts, batch, order)
             seen[puts.to[:-1] - m, puts.source[:-1]] = left[:-1]
             late.append(order)

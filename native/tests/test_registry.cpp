@@ -15,44 +15,22 @@
 
 #include "check.hpp"
 #include "comm/plain_memory.hpp"
-#include "comm/registry.hpp"
 #include "huge_pages.hpp"
+#include "lone_rank.hpp"
 
 using namespace ccl_lab;
 
 namespace {
 
-struct Rank {
-  std::shared_ptr<RankSegment> segment;
-  std::shared_ptr<Arena> arena;
-  std::unique_ptr<node::Group> group;
-  std::unique_ptr<Registry> registry;
+using testing::fill;
+using testing::holds;
 
-  Rank() {
-    SegmentOptions options;
-    options.n_signal_channels = 1;
-    options.trace_spans = 64;
-    options.board_bytes = node::board_bytes(1);
-    options.arena_bytes = std::uint64_t{1} << 32;
-    segment = std::make_shared<RankSegment>(std::move(RankSegment::create(0, 1, options)).value());
-    arena = std::make_shared<Arena>(segment);
-    group = std::make_unique<node::Group>(segment, std::vector<std::int32_t>{0}, node::GroupOptions{}, nullptr);
-    registry = std::make_unique<Registry>(segment, arena, group.get());
-    registry->set_automatic(true);
-  }
+struct Rank : testing::LoneRank {
+  Rank() { registry->set_automatic(true); }
   void notice_often(const void* data, std::uint64_t nbytes) {
     for (int i = 0; i < 3; ++i) registry->notice(data, nbytes);
   }
 };
-
-void fill(void* data, std::size_t nbytes, int seed) {
-  for (std::size_t i = 0; i < nbytes; ++i) static_cast<unsigned char*>(data)[i] = static_cast<unsigned char>(i * 7 + i / 4096 + static_cast<std::size_t>(seed));
-}
-bool holds(const void* data, std::size_t nbytes, int seed) {
-  for (std::size_t i = 0; i < nbytes; ++i)
-    if (static_cast<const unsigned char*>(data)[i] != static_cast<unsigned char>(i * 7 + i / 4096 + static_cast<std::size_t>(seed))) return false;
-  return true;
-}
 
 constexpr std::size_t kBig = 3 << 20;
 

@@ -9,7 +9,7 @@
 
 #include "api_ranks.hpp"
 #include "check.hpp"
-#include "comm/registry.hpp"
+#include "lone_rank.hpp"
 #include "node_ranks.hpp"
 
 using namespace ccl_lab;
@@ -43,39 +43,18 @@ double resident_bytes() {
   return kib * 1024;
 }
 
-struct Lone {
-  std::shared_ptr<RankSegment> segment;
-  std::shared_ptr<Arena> arena;
-  std::unique_ptr<node::Group> group;
-  std::unique_ptr<Registry> registry;
-
-  Lone() {
-    SegmentOptions options;
-    options.n_signal_channels = 1;
-    options.trace_spans = 64;
-    options.board_bytes = node::board_bytes(1);
-    options.arena_bytes = std::uint64_t{1} << 30;
-    segment = std::make_shared<RankSegment>(std::move(RankSegment::create(0, 1, options)).value());
-    arena = std::make_shared<Arena>(segment);
-    group = std::make_unique<node::Group>(segment, std::vector<std::int32_t>{0}, node::GroupOptions{}, nullptr);
-    registry = std::make_unique<Registry>(segment, arena, group.get());
-  }
-};
-
-std::byte value_at(std::uint64_t i) { return static_cast<std::byte>(i * 7 + i / 4096); }
-
 // The faults of one registration; -1: the contents changed.
 std::int64_t faults_of_registering(std::uint64_t nbytes) {
-  Lone rank;
+  testing::LoneRank rank;
   auto* const data = static_cast<std::byte*>(::memalign(4096, nbytes));
-  for (std::uint64_t i = 0; i < nbytes; ++i) data[i] = value_at(i);
+  testing::fill(data, nbytes, 0);
   const std::int64_t before = faults_so_far();
   const bool registered = rank.registry->add(data, nbytes).ok();
   const std::int64_t faults = faults_so_far() - before;
   bool same = registered && rank.registry->offset_of(data, nbytes) >= 0;
-  for (std::uint64_t i = 0; i < nbytes; ++i) same = same && data[i] == value_at(i);
+  same = same && testing::holds(data, nbytes, 0);
   rank.registry->close();
-  for (std::uint64_t i = 0; i < nbytes; ++i) same = same && data[i] == value_at(i);
+  same = same && testing::holds(data, nbytes, 0);
   std::free(data);
   return same ? faults : -1;
 }
@@ -136,7 +115,7 @@ TEST(registering_takes_few_faults) {
 // Whoever writes beyond such a limit is ended by a signal.
 TEST(registering_minds_no_limit_of_file_sizes) {
   const pid_t child = testing::start([] {
-    Lone made_before;
+    testing::LoneRank made_before;
     auto* const data = static_cast<std::byte*>(::memalign(4096, kMiB));
     std::memset(data, 3, kMiB);
     const rlimit limit{4096, 4096};

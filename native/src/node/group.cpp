@@ -214,9 +214,9 @@ void Group::describe_buffers() {
   if (store_trials_ != nullptr && !pair && (at.flags & kInputMapped) == 0 && either_stores_may_pay(core_) &&
       store_trials_->takes_other(call.collective, call.block_bytes))
     at.flags |= kStreamsNext;
-  if (store_trials_ != nullptr) described_ns_ = now_ns();
-  if (trials_ == nullptr || core_.place != (pair ? call.peer : 0)) return;
-  described_ns_ = now_ns();
+  const bool tries_routes = trials_ != nullptr && core_.place == (pair ? call.peer : 0);
+  if (tries_routes || store_trials_ != nullptr) described_ns_ = now_ns();
+  if (!tries_routes) return;
   if (!pair && !core_.crossing_pays(overlaps, kCrossFrom)) return;
   const bool chosen = trials_->takes_other(call.collective, call.block_bytes);
   at.cross_from = (pair ? chosen : crosses) ? kCrossFrom : kNeverCross;
@@ -234,7 +234,7 @@ Turn Group::advance_large() {
   const Where& first = core_.where[0];
   foretold_.hear(core_.call, (first.flags & kCrossesNext) != 0 || (core_.crossed() && first.cross_from == 0));
   foretold_streams_.hear(core_.call, (first.flags & kStreamsNext) != 0);
-  if (core_.place == 0 && core_.route != Route::mapped) learn();
+  if (core_.place == 0 && core_.route != Route::mapped && (trials_ != nullptr || store_trials_ != nullptr)) learn();
   return turn;
 }
 

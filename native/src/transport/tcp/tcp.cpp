@@ -144,17 +144,13 @@ bool TcpTransport::connected(std::int32_t peer, std::uint16_t nic, std::uint16_t
 
 bool TcpTransport::unsent() const {
   return std::any_of(links_.begin(), links_.end(), [](const auto& link) {
-    return !link->bundle.settled() && link->ended.ok() &&
-           (link->bundle.has_puts() || std::any_of(link->connections.begin(), link->connections.end(),
-                                                                        [](const auto& each) { return each->unsent(); }));
+    return !link->bundle.settled() && link->ended.ok() && (link->bundle.has_puts() || link->unsent());
   });
 }
 
 bool TcpTransport::sources_are_free(const Path& path) const {
   const Link* const link = find({path.peer, path.nic, path.peer_nic, 0});
-  return link == nullptr || !link->ended.ok() ||
-         (!link->bundle.holds_puts() && std::none_of(link->connections.begin(), link->connections.end(),
-                                                     [](const auto& each) { return each->unsent(); }));
+  return link == nullptr || !link->ended.ok() || (!link->bundle.holds_puts() && !link->unsent());
 }
 
 std::size_t TcpTransport::n_connections() const {
@@ -431,8 +427,7 @@ int TcpTransport::serve_all(std::int64_t now_ns, bool no_more, std::vector<Compl
     if (quiet && link.bundle.still(now_ns)) continue;
     if (link.retired) continue;
     if (idle(link, now_ns)) {
-      if (std::none_of(link.connections.begin(), link.connections.end(), [](const auto& one) { return one->unsent(); }))
-        link.bundle.settle();
+      if (!link.unsent()) link.bundle.settle();
       continue;
     }
     const int did = link.ended.ok() ? serve(link, now_ns, completions) : drain(link, now_ns, completions);

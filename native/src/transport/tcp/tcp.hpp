@@ -24,6 +24,7 @@
 //  - One thread at a time.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -85,6 +86,9 @@ class TcpTransport final : public NicTransport {
     Link(const TcpContext& context, const ConnectionName& name, SignalOrder& order) : bundle(context, name, order) {}
     Bundle bundle;
     std::vector<std::unique_ptr<Connection>> connections;
+    bool unsent() const {
+      return std::any_of(connections.begin(), connections.end(), [](const auto& one) { return one->unsent(); });
+    }
     std::size_t turn = 0;           // which connection is served first
     Status ended;                   // not ok: only received from, until deadline_ns
     std::int64_t deadline_ns = 0;
