@@ -38,9 +38,9 @@ def kill(world: ccl.World, *members: int, how: signal.Signals = signal.SIGKILL) 
         os.kill(pids[member], how)
 
 
-def started(world: ccl.World, collective: str, nbytes: str, **options) -> ccl.Run:
+def started(world: ccl.World, collective: str, nbytes: str, timeout: str | None = None, **options) -> ccl.Run:
     """A run that is on its way: ops have ended."""
-    run = world.start(ccl.plan(collective, world.topology, nbytes, **options))
+    run = world.start(ccl.plan(collective, world.topology, nbytes, **options), timeout=timeout)
     deadline = time.monotonic() + 20
     while (run.state != "running" or world.status()["progress"] < 0.05) and time.monotonic() < deadline:
         time.sleep(0.005)
@@ -226,7 +226,7 @@ def test_what_fails_without_a_loss_fails_as_ever(topology):
         run = world.start(ccl.plan("all_reduce", world.topology, "64KiB"), timeout="20s")
         run.wait(60)
         check_pattern(run)
-        run = started(world, "all_reduce", "24MiB")
+        run = started(world, "all_reduce", "24MiB", timeout="20s")
         run.cancel("enough")
         with pytest.raises(ccl.AbortedError, match="enough"):
             run.wait(20)
