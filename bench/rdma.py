@@ -2,8 +2,9 @@
 
 Is: two machines of tests/rig, and the sides of rdma_sides.py in turns, a boot per round. Is not: a figure of a real NIC: soft RoCE moves
 bytes with the processor, one core a machine, so what counts is the ratio. Invariants: all sides move the same bytes over the same NICs
-in the same run, with starts subtracted; a ratio is the median over rounds of ratios within a round, to the faster of two: perftest as it
-comes, and perftest whose empty polls give the core up (yielding_poll.c), since those of the first keep soft RoCE from running.
+in the same boot, timed from the first write to the last completion; a ratio is the median over rounds of ratios within a round, to the
+faster of two: perftest as it comes, and perftest whose empty polls give the core up, since those of the first keep soft RoCE from running
+(both say their times by perftest_clock.c: starts of programs take longer than the transfers, and vary by as much).
 
 And a NIC that is pulled in the middle of an all_reduce (rdma_failover.py): times from the cut to sending again, and whether sums are exact.
 
@@ -33,14 +34,14 @@ from ccl_lab.errors import UnsupportedError
 from tests import rig
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCE, SHIM = ROOT / "bench/yielding_poll.c", ROOT / "build/bench/yielding_poll.so"
+SOURCE, CLOCK = ROOT / "bench/perftest_clock.c", ROOT / "build/bench/perftest_clock.so"
 PEERS = ("ib_write_bw", "ib_write_bw_yielding")  # sides that the others are compared with
 # Sides that send and receive at once, and what a machine can do of that.
 LIMITS = dict.fromkeys(("all_reduce", "all_reduce_in_place"), "ib_write_bw_both_ways")
 # And what the one core of a machine does of the same bytes and sums, written by hand: the core limit.
 CORE_LIMITS = {"all_reduce": "by_hand", "all_reduce_in_place": "by_hand_in_place"}
 SUMS = ("ib_write_bw_both_ways", *CORE_LIMITS, *CORE_LIMITS.values())
-ROUNDS, MOVED_BYTES, TIMEOUT_S = 3, 32 << 20, 1800
+BOOTS, DRAWS, MOVED_BYTES, TIMEOUT_S = 3, 2, 64 << 20, 1800  # a boot of a case times every side so often
 NICS = (1, 4)
 SIZES = (64 << 10, 1 << 20, 8 << 20)
 FAULTS = {"link": "the interface is switched off", "qp": "a queue pair goes to the error state"}
@@ -52,8 +53,8 @@ def build() -> str | None:
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
     if not compiler:
         return "no C compiler: set CC"
-    SHIM.parent.mkdir(parents=True, exist_ok=True)
-    found = subprocess.run([compiler, "-O2", "-shared", "-fPIC", str(SOURCE), "-o", str(SHIM), "-ldl"], capture_output=True, text=True)
+    CLOCK.parent.mkdir(parents=True, exist_ok=True)
+    found = subprocess.run([compiler, "-O2", "-shared", "-fPIC", str(SOURCE), "-o", str(CLOCK), "-ldl"], capture_output=True, text=True)
     return None if found.returncode == 0 else found.stderr.strip()[-300:]
 
 
@@ -70,50 +71,45 @@ def missing() -> str | None:
 
 
 def rows_of(printed: str) -> list[dict[str, Any]]:
-    """One row per case: GB/s of each side, all NICs together, and its ratio to the best peer's, from what machine 1 printed."""
+    """One row per case, from what machine 1 printed: GB/s of each side, all NICs together, its ratio to the best peer's or to both ways,
+    and that to the core limit: medians over rounds of ratios within a round, and their range (to the core limit, where it has one)."""
     cases: dict[tuple[int, int], list[dict[str, Any]]] = {}
     for line in printed.splitlines():
         row = json.loads(line)
         cases.setdefault((row["nics"], row["bytes"]), []).append(row)
     found = []
-    for (nics, nbytes), every in cases.items():
-        # Where a start varied by more than the transfers took, their time cannot be told from it: the round counts for nobody.
-        rounds = [row for row in every if all(side["s_per_transfer"] > 0 for side in row["sides"].values())]
-        if not rounds:
-            raise RuntimeError(f"{nics} NIC(s), {nbytes} bytes: no round told transfers from starts; is the machine busy?")
+    for (nics, nbytes), rounds in cases.items():
         seconds = {side: [row["sides"][side]["s_per_transfer"] for row in rounds] for side in rounds[0]["sides"]}
         best = [min(pair) for pair in zip(*(seconds[peer] for peer in PEERS if peer in seconds), strict=True)]
-        compared = seconds if best else {}
-        ratios = {side: statistics.median(peer / own for peer, own in zip(best, times, strict=True)) for side, times in compared.items()}
-        rates = {side: nics * nbytes / statistics.median(times) / 1e9 for side, times in seconds.items()}
-        for side, limit in LIMITS.items():
-            if limit not in seconds or side not in seconds:
-                continue
-            ratios[side] = statistics.median(most / own for most, own in zip(seconds[limit], seconds[side], strict=True))
-        of_core = {
-            side: statistics.median(most / own for most, own in zip(seconds[limit], seconds[side], strict=True))
-            for side, limit in CORE_LIMITS.items()
-            if limit in seconds and side in seconds
-        }
+        to_peer, to_core = {}, {}
+        for side, own in seconds.items():
+            peer = seconds.get(LIMITS[side]) if side in LIMITS else best
+            core = seconds.get(CORE_LIMITS.get(side, ""))
+            to_peer |= {side: [most / each for most, each in zip(peer, own, strict=True)]} if peer else {}
+            to_core |= {side: [most / each for most, each in zip(core, own, strict=True)]} if core else {}
         found.append({
-            "nics": nics, "bytes": nbytes, "gbytes_per_s": rates, "of_peer": ratios, "of_core_limit": of_core, "counted": len(rounds),
-            "rounds": every,
+            "nics": nics, "bytes": nbytes,
+            "gbytes_per_s": {side: nics * nbytes / statistics.median(own) / 1e9 for side, own in seconds.items()},
+            "of_peer": {side: statistics.median(ratios) for side, ratios in to_peer.items()},
+            "of_core_limit": {side: statistics.median(ratios) for side, ratios in to_core.items()},
+            "ranges": {side: [min(ratios), max(ratios)] for side, ratios in (to_peer | to_core).items()}, "rounds": rounds,
         })  # fmt: skip
     return found
 
 
 def _measure(known: dict[str, Any], seconds: float = float("inf"), sides: Sequence[str] = ()) -> bool:
-    """Adds to known["printed"] for so many seconds, a boot for each case of each round; whether all are there. sides: none means all."""
+    """Adds to known["printed"] for so many seconds, a boot for each case in turn; whether all are there. sides: none means all."""
     until = time.monotonic() + seconds
-    for round_ in range(ROUNDS):
-        for case in (f"{nics}:{nbytes}" for nics in NICS for nbytes in SIZES):
-            name = f"{round_} {case}"
+    for boot in range(BOOTS):
+        for nics, nbytes in ((nics, nbytes) for nics in NICS for nbytes in SIZES):
+            name = f"{boot} {nics}:{nbytes}"
             if name in known["printed"]:
                 continue
             if time.monotonic() > until:
                 return False
             began = time.monotonic()
-            command = [sys.executable, "-m", "bench.rdma_sides", str(round_), str(MOVED_BYTES), case, *sides]
+            draws = [f"{boot * DRAWS + draw}:{nics}:{nbytes}" for draw in range(DRAWS)]
+            command = [sys.executable, "-m", "bench.rdma_sides", str(MOVED_BYTES), *draws, *sides]
             outcomes = rig.run(command, machines=2, nics=max(NICS), timeout_s=TIMEOUT_S)
             if rig.status_of(outcomes):
                 raise RuntimeError("\n".join(map(str, outcomes)))
@@ -126,16 +122,18 @@ def _facts(known: dict[str, Any]) -> dict[str, Any]:
     rows = rows_of("".join(known["printed"].values()))
     for row in rows:
         said = ", ".join(f"{side} {rate:.3f} GB/s ({row['of_peer'][side]:.0%})" for side, rate in row["gbytes_per_s"].items())
+        said += "".join(f", {side} {ratio:.0%} of {CORE_LIMITS[side]}" for side, ratio in row["of_core_limit"].items())
         print(f"rdma: {row['nics']} NIC(s), {row['bytes'] >> 10} KiB: {said}", flush=True)
     large = {nics: next(row for row in rows if (row["nics"], row["bytes"]) == (nics, 1 << 20)) for nics in NICS}
     words = "; ".join(
         f"{nics} NIC(s): perftest {max(row['gbytes_per_s'][peer] for peer in PEERS):.3f} GB/s, "
         + ", ".join(f"{side} {ratio:.0%} of {LIMITS.get(side, 'it')}" for side, ratio in row["of_peer"].items() if side not in PEERS)
+        + "".join(f", {side} {ratio:.0%} of {CORE_LIMITS[side]}" for side, ratio in row["of_core_limit"].items())
         for nics, row in large.items()
     )
     return {
-        "summary": f"writes of 1 MiB on soft RoCE, {words}", "peers": PEERS, "limits": LIMITS, "moved_bytes_per_nic": MOVED_BYTES,
-        "took_s": known["took_s"], "load": os.getloadavg(), "cases": rows,
+        "summary": f"writes of 1 MiB on soft RoCE, {words}", "peers": PEERS, "limits": LIMITS, "core_limits": CORE_LIMITS,
+        "moved_bytes_per_nic": MOVED_BYTES, "took_s": known["took_s"], "load": os.getloadavg(), "cases": rows,
     }  # fmt: skip
 
 
@@ -222,7 +220,7 @@ def _part(path: Path, seconds: float, sums: bool = False) -> None:
     known = json.loads(path.read_text()) if path.exists() else {"printed": {}, "took_s": 0.0}
     whole = _measure(known, seconds, SUMS if sums else ())
     path.write_text(json.dumps(known))
-    print(f"{len(known['printed'])} of {ROUNDS * len(NICS) * len(SIZES)} cases and rounds")
+    print(f"{len(known['printed'])} of {BOOTS * len(NICS) * len(SIZES)} cases and boots")
     if whole and sums:
         record = ROOT / "bench/records/rdma.json"
         record.write_text(json.dumps(json.loads(record.read_text()) | {"sums": _sums(known)}, indent=1) + "\n")

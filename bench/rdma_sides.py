@@ -1,8 +1,8 @@
 """What `bench.rdma` times, inside two machines of the rig: perftest's ib_write_bw and whoever is compared with it, in turns.
 
 A side is a function (meeting, rails, bytes, transfers) that both machines call: machine 1 moves that many transfers of so many bytes to
-machine 0 on each rail, all rails at once, and gives the seconds it took, perhaps with its start; on machine 0 the number is ignored. Every
-side is called with few and with many transfers, and the difference is what transfers cost: starts and connections drop out, for all alike.
+machine 0 on each rail, all rails at once, and gives the seconds from its first write to its last completion, with memory registered and
+connections up; on machine 0 the number is ignored. Every round asks each side once, in turns, and in the opposite order every other time.
 Another transport is compared by adding its side to SIDES.
 
     python -m bench rdma     runs it; machine 1 prints a JSON row per case
@@ -31,8 +31,8 @@ from tests.rdma.bodies.perftest import write_bw
 Side = Callable[[Meeting, Sequence[int], int, int], float]
 PROGRAM, BY_HAND = cache() / "bin/ccl_lab_bench_verbs", cache() / "bin/ccl_lab_bench_sums_by_hand"
 LIMIT_S = 120
-SHIM = Path(__file__).resolve().parent.parent / "build/bench/yielding_poll.so"
-FEW = 5  # perftest takes no fewer
+CLOCK = Path(__file__).resolve().parent.parent / "build/bench/perftest_clock.so"
+FEWEST = 5  # perftest takes no fewer
 IN_FLIGHT = DEPTH // 2
 QUEUE_PAIRS = 1  # of every side, for each pair of NICs: perftest's default
 PIECE = 512 << 10  # of a write by hand: a segment of the engine
@@ -67,14 +67,19 @@ def pyverbs(meeting: Meeting, rails: Sequence[int], nbytes: int, transfers: int)
     return seconds
 
 
+def perftest(meeting: Meeting, rails: Sequence[int], nbytes: int, transfers: int) -> float:
+    """perftest as it comes, a program for each NIC; its library says the times (perftest_clock.c)."""
+    return write_bw(meeting, rails, nbytes, transfers, clock=str(CLOCK))
+
+
 def yielding(meeting: Meeting, rails: Sequence[int], nbytes: int, transfers: int) -> float:
-    """perftest at its best here: a poll that finds nothing gives the core up (yielding_poll.c)."""
-    return write_bw(meeting, rails, nbytes, transfers, preload=str(SHIM))
+    """perftest at its best here: a poll that finds nothing gives the core up."""
+    return write_bw(meeting, rails, nbytes, transfers, clock=str(CLOCK), yields=True)
 
 
 def both_ways(meeting: Meeting, rails: Sequence[int], nbytes: int, transfers: int) -> float:
     """The same while machine 0 writes as much: what the one core of a machine sends and receives at once."""
-    return write_bw(meeting, rails, nbytes, transfers, preload=str(SHIM), both_ways=True)
+    return write_bw(meeting, rails, nbytes, transfers, clock=str(CLOCK), yields=True, both_ways=True)
 
 
 def transport(meeting: Meeting, rails: Sequence[int], nbytes: int, transfers: int) -> float:
@@ -169,7 +174,7 @@ def one_sided(meeting: Meeting, rails: Sequence[int], nbytes: int, transfers: in
 
 
 SIDES: dict[str, Side] = {
-    "ib_write_bw": write_bw, "ib_write_bw_yielding": yielding, "pyverbs": pyverbs, "transport": transport, "ccl_lab": engine,
+    "ib_write_bw": perftest, "ib_write_bw_yielding": yielding, "pyverbs": pyverbs, "transport": transport, "ccl_lab": engine,
     "one_sided": one_sided, "ib_write_bw_both_ways": both_ways, "all_reduce": all_reduce,
     "all_reduce_in_place": all_reduce_in_place, "by_hand": by_hand, "by_hand_in_place": by_hand_in_place,
 }  # fmt: skip
@@ -183,20 +188,20 @@ def timed(side: Side, meeting: Meeting, rails: Sequence[int], nbytes: int, trans
 
 
 def main() -> None:
-    """Arguments: number of the round, bytes a side moves over each NIC, then a case NICS:BYTES or several, then names of sides (all)."""
-    round_, moved = int(sys.argv[1]), int(sys.argv[2])
+    """Arguments: bytes a side moves over each NIC, then cases ROUND:NICS:BYTES, then names of sides (all)."""
+    moved = int(sys.argv[1])
     meeting = Meeting()
-    cases, named = [word for word in sys.argv[3:] if ":" in word], [word for word in sys.argv[3:] if ":" not in word]
+    cases, named = [word for word in sys.argv[2:] if ":" in word], [word for word in sys.argv[2:] if ":" not in word]
     sides = [name for name in SIDES if name in named or not named]
     for word in cases:
-        nics, nbytes = map(int, word.split(":"))
-        many = FEW + max(moved // nbytes, FEW)
+        round_, nics, nbytes = map(int, word.split(":"))
+        transfers = max(moved // nbytes, FEWEST)
         found = {}
         for name in sides[:: 1 if round_ % 2 == 0 else -1]:
-            few_s, many_s = (timed(SIDES[name], meeting, range(1, nics + 1), nbytes, count) for count in (FEW, many))
-            found[name] = {"few_s": few_s, "many_s": many_s, "s_per_transfer": (many_s - few_s) / (many - FEW)}
+            seconds = timed(SIDES[name], meeting, range(1, nics + 1), nbytes, transfers)
+            found[name] = {"seconds": seconds, "s_per_transfer": seconds / transfers}
         if ME == 1:
-            print(json.dumps({"nics": nics, "bytes": nbytes, "round": round_, "transfers": many - FEW, "sides": found}), flush=True)
+            print(json.dumps({"nics": nics, "bytes": nbytes, "round": round_, "transfers": transfers, "sides": found}), flush=True)
 
 
 if __name__ == "__main__":

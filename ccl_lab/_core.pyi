@@ -8,12 +8,6 @@ class Segment:                      # another rank's (or one's own) shared memor
     def drain_spans(self, max_spans: int = 65536) -> np.ndarray: ...   # structured SPAN_DTYPE (bytes copied out), consumes
     def dropped_spans(self) -> int: ...
     def abort(self, code: int, reason: str, culprit: int, nic: int = -1) -> bool: ... # first reason wins; True if it was the first
-    def open_messenger(self, key: bytes, out_of_band: str, nics: list[str], node_of: list[int]) -> list[tuple[str, int]]: ...  # lost paths are repaired from here on; its sockets: out of band, then by NIC
-    def set_messenger_peer(self, rank: int, addresses: list[tuple[str, int]]) -> None: ...
-    def path_missing(self, peer: int, nic: int, peer_nic: int, why: str) -> None: ...   # could not be connected: tried again as one that was lost
-    news_fd: int                                                         # readable when rail_news has something; -1 without a messenger
-    def rail_news(self) -> tuple[list[tuple[int, int, int, int]], list[dict[str, object]]]: ...  # (peer, nic, peer_nic, generation) to connect again; what happened
-    def rails(self) -> dict[str, object]: ...                            # paths with their state; lost, recovered, resent, duplicates, ignored, back
     def set_nic(self, nic: int, bytes_per_s: int, up: bool) -> None: ...
     def set_fault(self, nic: int, kind: str, value: int) -> None: ...  # silent_tx silent_rx unplugged down: 0 or 1; damage: frames; sever: connections; delay_ns jitter_ns; 0 undoes
     def faults(self) -> dict[int, dict[str, dict[str, int]]]: ...      # {nic: {"values": {kind: asked or left}, "hits": {kind: how often it did something}}}
@@ -38,7 +32,7 @@ class Engine:                       # one rank
     def empty(self, nbytes: int) -> tuple[int, np.ndarray]: ...          # (arena offset, u8 array view); memory returns to the arena when the array dies; 64-byte aligned, 4096 for >= 4096
     def arena_offset_of(self, address: int, nbytes: int) -> int: ...     # -1: not registered memory
     def compile(self, arrays: dict[str, object]) -> "Program": ...       # see below; validates everything, raises BoundsError/UsageError
-    def start(self, program: "Program", input: np.ndarray | None, output: np.ndarray | None, *, coll_id: int, timeout_s: float, compute: "Computation | None" = None) -> "Work": ...   # contiguous u8 views; registered memory (arena) required; scratch is taken from the arena and cached with the program
+    def start(self, program: "Program", input: "np.ndarray | DeviceView | None", output: "np.ndarray | DeviceView | None", *, coll_id: int, timeout_s: float, compute: "Computation | None" = None, stall: "Stall | None" = None) -> "Work": ...   # with a stall it begins when the stream of a GPU has come to it; contiguous u8 views; registered memory (arena) required; scratch is taken from the arena and cached with the program
     def collective(self, collective: int, x: object, out: object, redop: str, root: int, peer: int, timeout_s: float) -> bool: ...  # the direct way: True once done, False: go the long way
     def admit(self, collective: int, dtype: int, redop: int, root: int, peer: int, block_bytes: int) -> None: ...  # a schedule for such calls was proved
     @property
@@ -56,6 +50,12 @@ class Engine:                       # one rank
     @property
     def traffic(self) -> tuple[int, int]: ...                            # bytes read and written by node collectives of this rank
     def run(self, program: "Program", input: object, output: object, *, coll_id: int, timeout_s: float, apart: bool = False, compute: "Computation | None" = None) -> tuple[int, int] | None: ...  # start and wait in one call, driven by the calling thread: (begin_ns, end_ns); buffers of any shape and type; None: a buffer is not registered, or, with apart, both are the same memory
+    def open_messenger(self, key: bytes, out_of_band: str, nics: list[str], node_of: list[int]) -> list[tuple[str, int]]: ...  # lost paths are repaired from here on; its sockets: out of band, then by NIC
+    def set_messenger_peer(self, rank: int, addresses: list[tuple[str, int]]) -> None: ...
+    def path_missing(self, peer: int, nic: int, peer_nic: int, why: str) -> None: ...   # could not be connected: tried again as one that was lost
+    news_fd: int                                                         # readable when rail_news has something; -1 without a messenger
+    def rail_news(self) -> tuple[list[tuple[int, int, int, int]], list[dict[str, object]]]: ...  # (peer, nic, peer_nic, generation) to connect again; what happened
+    def rails(self) -> dict[str, object]: ...                            # paths with their state; lost, recovered, resent, duplicates, ignored, back
     def abort(self, code: int, reason: str, culprit: int, nic: int = -1) -> None: ...
     def reset(self, epoch: int) -> None: ...
     def drain_spans(self, max_spans: int = 65536) -> np.ndarray: ...
@@ -119,6 +119,13 @@ def simulate_pairs(columns: dict[str, object]) -> int: ...                      
 def simulate_rails(columns: dict[str, object]) -> int: ...                      # rails.hpp; into arrived_ps, left_ps, seen_ps, near_left_ps
 def simulate_paired(columns: dict[str, object]) -> int: ...                     # paired.hpp; into finish_ps
 def vector_targets() -> list[int]: ...                                          # vectors.hpp: what `target` of pairs, rails and exchanges may be on this processor, besides 0, the best
+def order_meeting_puts(columns: dict[str, object]) -> int: ...                  # meeting_puts.hpp: in which order NICs serve puts; into order
+def serve_meeting_puts(columns: dict[str, object]) -> int: ...                  # puts in that order; into tx, rx, left
+def pass_meeting_times_along(columns: dict[str, object]) -> int: ...            # a few messages that pass all nodes; into clock, tx, rx, came
+def pass_meeting_batches_along(columns: dict[str, object]) -> int: ...          # their batches; into batch, free, came
+def sweep_meeting_times(columns: dict[str, object]) -> int: ...                 # meetings.hpp: messages that go from node to node; into clock, tx, rx, came
+def sweep_meeting_batches(columns: dict[str, object]) -> int: ...               # their batches; into batch, free, came
+def serve_fabrics(columns: dict[str, object]) -> int: ...                       # puts inside nodes, their order or what is ready; into next, tx_ps, rx_ps, left_ps, seen_ps
 class Flow:                         # flow.hpp: ops timed as they are told
     def __init__(self, columns: dict[str, object]) -> None: ...
     def run(self, kind: int, rank: np.ndarray, channel: np.ndarray, peer: np.ndarray, sig_channel: np.ndarray, value: np.ndarray, chunk: np.ndarray, n_chunks: np.ndarray, sources: int, ready_ps: np.ndarray, tier_ps: np.ndarray, step: np.ndarray, times: np.ndarray) -> int: ...  # i32, one row an op; ready_ps, tier_ps i64 and times i32 may be empty
@@ -143,7 +150,39 @@ class DeviceSession:                # collectives of one rank over memory of its
     def ended(self, number: int) -> bool: ...
     def close(self) -> None: ...                                         # when what is on the streams is through; idempotent
     def check(self) -> None: ...                                         # raises why the session ended, if it did
+    def await_failure(self, timeout_s: float) -> bool: ...               # True once it has failed
     def memory(self) -> dict[str, int]: ...
+
+class Stall: ...                    # what holds a collective until a stream of a GPU has come to it
+
+class Hold(Stall):                  # a run of a stage
+    number: int
+    def give_up(self, code: int, why: str, rank: int) -> None: ...       # the collective will not be run: the stage has failed, its stream goes on
+
+class DeviceStage:                  # collectives of the host on memory of a GPU, through pinned memory, in the order of a stream
+    def __init__(self, engine: Engine, ordinal: int, timeout_s: float, library: str = "") -> None: ...
+    ordinal: int
+    pinned_bytes: int
+    def pin(self, address: int, nbytes: int) -> None: ...                # whole pages of the host; their owner keeps them until close()
+    def hold(self, into_host: list[tuple[int, int, int, str]], from_host: list[tuple[int, int, int, str]], stream: int, kept: list[tuple[int, int, int, str]] = [], by_nics: bool = False) -> Hold: ...  # copies to the host, the hold, copies back: (device, host, bytes, what); kept: copies on the GPU before, (to, from, bytes, what); by_nics: NICs use memory of the GPU meanwhile
+    def ended(self, number: int) -> bool: ...
+    def wait(self, number: int, timeout_s: float = -1.0) -> bool: ...    # False where the time passed before
+    def check(self) -> None: ...                                         # raises why the stage failed, if it did
+    def await_failure(self, timeout_s: float) -> bool: ...               # True once it has failed
+    def close(self) -> bool: ...                                         # False where the stream was not through in time, and may still use what it was given
+
+class DeviceView: ...               # memory of a GPU as Engine.start takes it: registered with the NICs
+
+class DirectMemory:                 # memory of a GPU that NICs read and write themselves, by its dma-bufs
+    def __init__(self, engine: Engine, ordinal: int, library: str = "") -> None: ...
+    forwards: bool
+    n_regions: int
+    def find(self, address: int, nbytes: int, what: str, quiet: bool) -> DeviceView: ...        # registers the allocation, unless it is; UnsupportedError: no NIC can have it, and why; quiet: no run is under way, what was freed may be deregistered
+    def close(self) -> None: ...
+
+class DeviceReducer:                # the reduction kernels of this build on one GPU
+    def __init__(self, library: str, ordinal: int) -> None: ...
+    def run(self, dtype: int, redop: int, target: int, sources: list[int], count: int, stream: int) -> None: ...  # target = sources[0] (+) sources[1] ...: addresses of the GPU
 
 def device_driver(library: str = "") -> dict[str, object]: ...           # version, gpus: [{ordinal, name, uuid, memory_bytes, capability, multiprocessors, copy_engines, stream_memory_ops, posix_handles, reaches}]; UnsupportedError
 def device_kernels() -> str: ...                                         # "sm_80 sm_90 sm_100 and PTX, by nvcc 13.0"; empty in a build without nvcc

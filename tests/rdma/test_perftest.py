@@ -1,4 +1,4 @@
-"""perftest, which everybody measures RDMA with, runs on the rig and can be timed from outside (bench/rdma.py does)."""
+"""perftest, which everybody measures RDMA with, runs on the rig and can be timed (bench/rdma.py does)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import shutil
 
 import pytest
 
+from bench.rdma import CLOCK, build
+
 from .conftest import Run
 
 PATH_MTU_BYTES = 4096
+MOST_BYTES_PER_S = 4e9  # of a machine; it moves a tenth of that
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -25,6 +28,18 @@ def test_ib_write_bw_moves_what_it_was_asked_to_over_every_nic(body: Run) -> Non
     packets = nbytes // PATH_MTU_BYTES * iterations
     assert found["seconds"] > 0 and len(found["sent"]) == 2
     assert all(packets <= sent < 2 * packets for sent in found["sent"]), "data packets, and what was sent again of them"
+
+
+def test_a_clock_times_the_writes_of_all_programs_without_their_starts(body: Run) -> None:
+    if why := build():
+        pytest.skip(why)
+    nbytes, iterations = 65_536, 50
+    outside, clocked = (
+        json.loads(body("perftest", str(nbytes), str(iterations), *clock, machines=2, nics=2)[1].stdout) for clock in ([], [str(CLOCK)])
+    )
+    assert all(packets >= nbytes // PATH_MTU_BYTES * iterations for packets in clocked["sent"])
+    least_s = 2 * nbytes * iterations / MOST_BYTES_PER_S
+    assert least_s < clocked["seconds"] < outside["seconds"] / 2
 
 
 def test_a_pingpong_between_two_machines(machines: Run) -> None:

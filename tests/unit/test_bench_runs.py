@@ -422,13 +422,24 @@ def test_rows_of_rdma_have_the_sides_that_were_measured() -> None:
     from bench.rdma import SUMS, rows_of
 
     def line(round_: int, **seconds: float) -> str:
-        sides = {side: {"few_s": 1.0, "many_s": 2.0, "s_per_transfer": each} for side, each in seconds.items()}
+        sides = {side: {"seconds": 32 * each, "s_per_transfer": each} for side, each in seconds.items()}
         return json.dumps({"nics": 4, "bytes": 1 << 20, "round": round_, "transfers": 32, "sides": sides})
 
     alone = dict.fromkeys(SUMS, 4.0)
-    rounds = [alone | {"all_reduce": 5.0}, alone | {"by_hand": 3.0, "all_reduce": 6.0}, alone | {"by_hand_in_place": -1.0}]
+    rounds = [alone | {"all_reduce": 5.0}, alone | {"by_hand": 3.0, "all_reduce": 6.0}]
     (row,) = rows_of("\n".join(line(i, **each) for i, each in enumerate(rounds)))
-    assert row["counted"] == 2 and row["of_core_limit"] == {"all_reduce": (4 / 5 + 3 / 6) / 2, "all_reduce_in_place": 1.0}
+    assert row["of_core_limit"] == {"all_reduce": (4 / 5 + 3 / 6) / 2, "all_reduce_in_place": 1.0}
+    assert row["ranges"]["all_reduce"] == [3 / 6, 4 / 5]
     assert set(row["of_peer"]) == {"all_reduce", "all_reduce_in_place"}  # no perftest one way: only of what both ways do
     (row,) = rows_of(line(0, ib_write_bw=2.0, ib_write_bw_yielding=1.0, transport=2.0))
     assert row["of_peer"]["transport"] == 0.5 and row["of_core_limit"] == {}
+
+
+def test_perftests_seconds_are_from_the_first_write_of_any_program_to_the_last_completion_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RDMA_VM", "RDMA_VMS", "RDMA_VM_NICS"):
+        monkeypatch.setenv(name, "1")
+    from tests.rdma.bodies.perftest import clocked_seconds
+
+    assert clocked_seconds(["banner\nclock 1000000000 2000000000\n", "clock 1500000000 4000000000\n"]) == 3.0
+    with pytest.raises(AssertionError, match="1 of 2 programs said no time"):
+        clocked_seconds(["clock 1 2\n", "banner\n"])

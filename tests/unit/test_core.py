@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
 
+import ccl_lab
 from ccl_lab import _core
 from ccl_lab.errors import DtypeError, ShapeError, UsageError
 from ccl_lab.ir import DType, RedOp
@@ -112,3 +115,17 @@ def test_codes_are_error_classes():
     assert sorted(codes.values()) == list(range(1, len(codes) + 1))
     assert _core.build_info()["isa"] in ("base", "avx2", "avx512")
     assert 0 < _core.now_ns() <= _core.now_ns()
+
+
+def test_the_stub_names_all_that_the_module_has_and_nothing_else() -> None:
+    def named(body: list[ast.stmt]) -> set[str]:
+        variables = {each.target.id for each in body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)}
+        return variables | {each.name for each in body if isinstance(each, ast.FunctionDef | ast.ClassDef)}
+
+    stub = ast.parse(Path(ccl_lab.__file__).with_name("_core.pyi").read_text()).body
+    assert named(stub) == {name for name in vars(_core) if not name.startswith("__")}
+    for each in stub:
+        if not isinstance(each, ast.ClassDef):
+            continue
+        members = {name for name in named(each.body) if not name.startswith("_")}
+        assert members == {name for name in vars(getattr(_core, each.name)) if not name.startswith("_")}, each.name

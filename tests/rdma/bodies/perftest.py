@@ -1,15 +1,18 @@
-"""`ib_write_bw` from machine 1 to machine 0 on rails 1..NICS at once: `perftest BYTES ITERATIONS`.
+"""`ib_write_bw` from machine 1 to machine 0 on rails 1..NICS at once: `perftest BYTES ITERATIONS [CLOCK]`.
 
 Machine 1 prints {"seconds": from the first client's start to the last one's end, "sent": RDMA packets per NIC}. perftest itself prints
-rates of 0 here, because the machine has no clock frequency in /proc/cpuinfo; the seconds include its start and its exchange of addresses.
+rates of 0 here, because the machine has no clock frequency in /proc/cpuinfo; the seconds include its start and its exchange of addresses,
+which take longer than most transfers. With a `clock` (bench/perftest_clock.c) they are those of the transfers alone.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,9 +31,8 @@ def _command(rail: int, nbytes: int, iterations: int, queue_pairs: int, both_way
             "-s", str(nbytes), "-n", str(iterations), "-q", str(queue_pairs), *["-b"] * both_ways]  # fmt: skip
 
 
-def _start(command: list[str], preload: str) -> subprocess.Popen[str]:
-    environment = dict(os.environ, LD_PRELOAD=preload) if preload else None
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+def _start(command: list[str], clocked: dict[str, str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(command, env=os.environ | clocked, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def _listening() -> set[int]:
@@ -43,20 +45,38 @@ def _listening() -> set[int]:
     return found
 
 
-def _end(programs: list[subprocess.Popen[str]]) -> None:
+def _end(programs: list[subprocess.Popen[str]]) -> list[str]:
+    """What each printed."""
+    every = []
     for program in programs:
         printed, _ = program.communicate(timeout=LIMIT_S)
         assert program.returncode == 0, printed
+        every.append(printed)
+    return every
+
+
+def clocked_seconds(printed: Sequence[str]) -> float:
+    """From the first write of any of the programs to the last completion of all."""
+    times = [re.search(r"^clock (\d+) (\d+)$", each, re.MULTILINE) for each in printed]
+    begins, ends = zip(*((int(found[1]), int(found[2])) for found in times if found), strict=True)
+    assert len(begins) == len(printed), f"{len(printed) - len(begins)} of {len(printed)} programs said no time"
+    return (max(ends) - min(begins)) * 1e-9
 
 
 def write_bw(
-    meeting: Meeting, rails: Sequence[int], nbytes: int, iterations: int, queue_pairs: int = 1, preload: str = "", both_ways: bool = False
-) -> float:
-    """Seconds from the start of the clients to the end of the last, on machine 1; machine 0 serves, and gives 0. preload: a library.
-    both_ways: machine 0 writes as much at the same time."""
+    meeting: Meeting, rails: Sequence[int], nbytes: int, iterations: int, queue_pairs: int = 1, clock: str = "", yields: bool = False,
+    both_ways: bool = False,
+) -> float:  # fmt: skip
+    """Seconds on machine 1; machine 0 serves, and gives 0. clock: bench/perftest_clock.c as a library: from the first write, before which
+    all rails wait for each other, to the last completion; without it from the start of the clients to the end of the last. yields: with
+    a clock, polls that find nothing give the core up. both_ways: machine 0 writes as much at the same time."""
+    clocked = {}
+    if clock:
+        file = tempfile.mktemp(dir="/dev/shm")  # made by the first program that comes
+        clocked = {"LD_PRELOAD": clock, "PERFTEST_MEETING": f"{file}:{len(rails)}", "PERFTEST_YIELDS": str(int(yields))}
     commands = [_command(rail, nbytes, iterations, queue_pairs, both_ways) for rail in rails]
     if ME == 0:
-        servers = [_start(command, preload) for command in commands]
+        servers = [_start(command, clocked) for command in commands]
         while not {FIRST_PORT + rail for rail in rails} <= _listening():
             assert all(server.poll() is None for server in servers), "a server ended before a client came"
             time.sleep(0.01)
@@ -65,14 +85,14 @@ def write_bw(
         return 0.0
     meeting.exchange()
     begin = time.monotonic()
-    _end([_start([*command, f"10.77.{rail}.1"], preload) for command, rail in zip(commands, rails, strict=True)])
-    return time.monotonic() - begin
+    printed = _end([_start([*command, f"10.77.{rail}.1"], clocked) for command, rail in zip(commands, rails, strict=True)])
+    return clocked_seconds(printed) if clock else time.monotonic() - begin
 
 
 def main() -> None:
     meeting, ports = Meeting(), rdma.ports()
     before = rdma.read(of=ports)
-    seconds = write_bw(meeting, range(1, NICS + 1), int(sys.argv[1]), int(sys.argv[2]))
+    seconds = write_bw(meeting, range(1, NICS + 1), int(sys.argv[1]), int(sys.argv[2]), clock="".join(sys.argv[3:]))
     sent = [now.tx_packets - old.tx_packets for old, now in zip(before, rdma.read(of=ports), strict=True)]
     if ME == 1:
         print(json.dumps({"seconds": seconds, "sent": sent}))
