@@ -143,3 +143,20 @@ def test_too_many_nodes_that_differ_are_refused() -> None:
     topology = with_own_rates(np.random.default_rng(0), Topology.preset("h100", 4096))
     with pytest.raises(Inapplicable, match="too many nodes that are unlike each other"):
         summarize(outline(NAME[0], topology, "1GiB", algorithm=NAME[1], channels=2), topology)
+
+
+def test_nodes_that_enter_one_after_the_other() -> None:
+    """In even steps, so that they are a run from the start, and what decides falls differently at its ends."""
+    for seed in range(12):
+        rng = np.random.default_rng([seed, 17])
+        nodes, group = int(rng.integers(16, 40)), int(rng.choice([2, 4]))
+        topology = Topology.cluster(nodes=nodes, gpus_per_node=group, nics_per_node=group, nic_gbits_per_s=100, local_gbytes_per_s=20)
+        if seed % 3:
+            topology = topology.slow(30, nic=(int(rng.integers(nodes)), group - 1))
+        apart = int(rng.choice([1, 1000, 10**5, 10**6, 10**7, 10**8]))
+        late = {rank: f"{apart * (rank // group) + int(rng.integers(2)) * (rank < group)}ps" for rank in range(topology.n_ranks)}
+        nbytes = topology.n_ranks * 16 * int(rng.choice([100, 5000, 100_000]))
+        options: dict[str, Any] = {"algorithm": NAME[1], "channels": 2}
+        outlined, schedule = outline(NAME[0], topology, nbytes, **options), plan(NAME[0], topology, nbytes, **options)
+        found, _ = flat(Drawn(schedule, outlined, topology, late, 0.0, rng))
+        assert found == exact_times(schedule, topology, late=late).finish_ps.tolist(), seed
