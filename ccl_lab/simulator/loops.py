@@ -18,7 +18,8 @@ as long, and begin when that one does. How far a longer one falls behind a short
 step, where nodes begin at different times, and at the last one, held at all of them. Where it does not hold, every message is evaluated.
 
 **Both directions.** A ring that runs backwards sends to the unit before. Of one unit, or of two, that is the unit after as well: where
-all units are one of at most two kinds, rings in both directions are evaluated like those in one. Elsewhere they are not.
+all units are one of at most two kinds, rings in both directions are evaluated like those in one. Elsewhere all units go on together
+(native/src/sim/both_ways.hpp), unless rings in both directions meet in a NIC.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _MOST_EACH, _MOST_SWEPT = 2_000_000_000, 20_000_000_000
 # Of equal units, where fewer would do: what they send goes round among so many at a time.
 _MOST_COPIES = 1024
 
-_OK, _DISORDER, _OVERFLOW, _BAD, _OUT_OF_MEMORY = range(5)
+_OK, _DISORDER, _OVERFLOW, _BAD, _OUT_OF_MEMORY, _TOO_MANY = range(6)
 
 
 class Rows:
@@ -186,13 +187,15 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
     of_rates = (rows.memory_rate, rows.a_rate, rows.b_rate, rows.latency, rows.ticks, rows.late, rows.ready)
     links = [*rows.local_links(), *(alike(column) for column in of_rates)]
     columns = [*links, free, *(begin or ())]
+    both_ways = False
     where = [np.where(np.isin(link, changes.link), link, -1) for link in (rows.a, rows.b)] if changes else []
     turn = turned_onto_itself([*columns, *where]) if merge and sizes.shape[-1] == 1 else units
 
     def told(several: int) -> dict[str, Any]:
         return _told(rows, loops, rings, topology, columns, several, changes) | {
             "alpha_ps": alpha_ps, "nominal_bytes": nominal_bytes, "n_sizes": sizes.shape[-1], "jumps": jumps,
-            "bytes": np.ascontiguousarray(sizes).ravel(), "swept": False, "merged": merged}  # fmt: skip
+            "bytes": np.ascontiguousarray(sizes).ravel(), "swept": False, "merged": merged,
+            "backward": rows.backward.astype(np.uint8)[: len(rows.backward) * both_ways]}  # fmt: skip
 
     def again(sizes: I64, free: I64, begin: tuple[I64, I64] | None) -> tuple[I64, I64, I64, dict[str, int]]:
         return evaluate(rows, loops, rings, topology, sizes, nominal_bytes, alpha_ps, memory_free_ps=free, begin=begin, jumps=jumps,
@@ -212,9 +215,11 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
         if messages > _MOST_EACH:
             raise Inapplicable("chunks differ by an element, so that no two messages are alike, and there are too many to time each "
                                f"(none differ where the number of elements is a multiple of {loops.parts:,})")
-    if rows.backward.any() and (turn > 2 or sizes.shape[-1] > 1):
-        raise Inapplicable("rings in both directions are timed without it where all nodes, or every other one, are alike, and all messages "
-                           "too: no NIC that they use may be slower, no rank late")
+    both_ways = bool(rows.backward.any()) and turn > 2
+    if both_ways:
+        columns[2] = _received_apart(rows, columns[2])
+    if rows.backward.any() and sizes.shape[-1] > 1:
+        raise Inapplicable("rings in both directions are timed without it where all messages are alike")
     several = _several(units, turn, loops) if jumps and not rows.backward.any() else turn
     inputs, key = told(several), None
     if known is not None and turn < units and all((link < 0).all() for link in where):  # others are hardly ever met twice
@@ -223,7 +228,7 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
     if known is not None and key in known:
         return (*known[key], {"units": 0, "rounds": 0, "jumped": 0, "merged": 0})
     status, rounds, jumped = _core.simulate_rings(inputs)
-    if status == _DISORDER and not merged:  # some chains overtake others
+    if status == _DISORDER and not merged and not both_ways:  # some chains overtake others
         status, rounds, jumped = _core.simulate_rings({**inputs, "merged": (merged := True)})
     _check(status)
     shaped = (_repeated(inputs["finish_ps"].reshape(several, chains, stations)[:turn], units),
@@ -231,6 +236,15 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
     if known is not None and key is not None:
         known[key] = shaped
     return (*shaped, {"units": turn, "rounds": rounds, "jumped": jumped, "merged": rounds if merged else 0})
+
+
+def _received_apart(rows: Rows, link_b: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Numbers of the second links within a unit: what backward rings use in the unit before is not what others use in the one after."""
+    back, far = rows.backward[None, :, None], rows.ticks > 0
+    if len(np.intersect1d(rows.b[far & back], rows.b[far & ~back])):
+        raise Inapplicable("rings in both directions meet in a NIC, which is timed without it where all nodes, or every other one, are "
+                           "alike: no NIC that they use may be slower, no rank late")
+    return np.where(far & back, link_b + link_b.max() + 1, link_b)
 
 
 _BY_ROW = ("memory", "link_a", "link_b", "memory_bytes_per_s", "a_bytes_per_s", "b_bytes_per_s", "latency_ps", "ticks", "late_ps",
@@ -333,6 +347,8 @@ def _check(status: int) -> None:
         raise MemoryError("simulating rings")
     if status == _DISORDER:
         raise Inapplicable("a link would be served in another order than round by round, and there are too many messages to time each")
+    if status == _TOO_MANY:
+        raise Inapplicable("rings in both directions pass through too many nodes that are unlike each other")
     if status == _OVERFLOW:
         raise UsageError("the schedule would take more than 13 days, or nominal time does not fit: raise the rates or lower the size.")
     if status != _OK:

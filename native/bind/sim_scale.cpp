@@ -32,7 +32,7 @@ std::tuple<int, std::int64_t, std::int64_t> simulate_rings(const nb::dict& colum
       .n_sizes = c.number("n_sizes"),
       .copies = c.number("copies") != 0, .passes_on = c.number("passes_on") != 0, .jumps = c.number("jumps") != 0,
       .swept = c.number("swept") != 0, .merged = c.number("merged") != 0,
-      .slices = c.get<I64>("slices"), .bytes = c.get<I64>("bytes"), .group = c.get<I64>("group"), .memory = c.get<I32>("memory"),
+      .backward = c.get<const std::uint8_t>("backward"), .slices = c.get<I64>("slices"), .bytes = c.get<I64>("bytes"), .group = c.get<I64>("group"), .memory = c.get<I32>("memory"),
       .link_a = c.get<I32>("link_a"), .link_b = c.get<I32>("link_b"), .memory_bytes_per_s = c.get<I64>("memory_bytes_per_s"),
       .a_bytes_per_s = c.get<I64>("a_bytes_per_s"), .b_bytes_per_s = c.get<I64>("b_bytes_per_s"), .latency_ps = c.get<I64>("latency_ps"),
       .ticks = c.get<const std::uint8_t>("ticks"), .late_ps = c.get<I64>("late_ps"), .ready_ps = c.get<I64>("ready_ps"),

@@ -362,8 +362,8 @@ def test_what_needs_its_ops_says_so() -> None:
     with pytest.raises(Inapplicable, match="paired all_to_all on .* cannot be timed without its table of about .* many minutes"):
         summarize(outline("all_to_all", topology, "1GiB", algorithm="paired"), topology)
     slower = Topology.preset("h100", 4096).slow(2, nic=(7, 7))
-    with pytest.raises(Inapplicable, match="rings in both directions .* no NIC that they use may be slower"):
-        summarize(outline("all_reduce", slower, "1GiB", algorithm="bidirectional_ring"), slower)
+    with pytest.raises(Inapplicable, match="rings in both directions meet in a NIC.* no NIC that they use may be slower"):
+        summarize(outline("all_reduce", slower, "64GiB", algorithm="bidirectional_ring"), slower)
 
 
 @pytest.mark.parametrize("nodes", [2, 4, 6])

@@ -32,6 +32,27 @@ class Path {
   void product(std::int64_t a, std::int64_t b) { products_.push_back({a, b}); }
   void quotient(std::int64_t over, std::int64_t under) { quotients_.push_back({over, under}); }
 
+  [[nodiscard]] std::size_t size() const { return signs_.size() + fixed_.size() + 2 * (products_.size() + quotients_.size()); }
+
+  // What another evaluation noted comes after this.
+  void append(const Path& other) {
+    signs_.insert(signs_.end(), other.signs_.begin(), other.signs_.end());
+    fixed_.insert(fixed_.end(), other.fixed_.begin(), other.fixed_.end());
+    products_.insert(products_.end(), other.products_.begin(), other.products_.end());
+    quotients_.insert(quotients_.end(), other.quotients_.begin(), other.quotients_.end());
+  }
+
+  // Whether every evaluation whose inputs lie on the line between those of this one and of the other goes the same way.
+  [[nodiscard]] bool same_way(const Path& other) const {
+    if (signs_.size() != other.signs_.size() || fixed_ != other.fixed_ || products_.size() + quotients_.size() > 0 ||
+        other.products_.size() + other.quotients_.size() > 0)
+      return false;
+    const auto sign = [](std::int64_t v) { return (v > 0) - (v < 0); };
+    for (std::size_t i = 0; i < signs_.size(); ++i)
+      if (sign(signs_[i]) != sign(other.signs_[i])) return false;
+    return true;
+  }
+
   // How many more evaluations, their inputs going on as from `before` to here, go the same way; 0 where these two did not.
   [[nodiscard]] std::int64_t repeats_since(const Path& before) const {
     if (signs_.size() != before.signs_.size() || fixed_ != before.fixed_ || products_.size() != before.products_.size() ||

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "both_ways.hpp"
 #include "changes.hpp"
 #include "merged.hpp"
 #include "runs.hpp"
@@ -22,6 +23,7 @@ bool good(const RingsInput& in) {
   const auto time = [](std::int64_t v) { return v >= 0 && v < std::int64_t{1} << 60; };
   if (in.units < 1 || in.chains < 1 || in.stations < 1 || in.depth < 1 || in.steps < 1 || in.reducing < 0 || !time(in.alpha_ps)) return false;
   if (in.slices.size() != static_cast<std::size_t>(in.chains) || !all(in.slices, positive)) return false;
+  if (!in.backward.empty() && (in.backward.size() != in.slices.size() || !fits_both_ways(in))) return false;
   const std::int64_t most = *std::max_element(in.slices.begin(), in.slices.end());
   if (most > 1 && (in.stations > 1 || in.begin_ps.empty())) return false;
   if (in.n_sizes != 1 && in.n_sizes != in.units * in.stations) return false;
@@ -90,9 +92,10 @@ RingsStatus simulate_rings(const RingsInput& in, RingsOutput& out) noexcept try 
   if (!good(in) || out.finish_ps.size() != in.row.size()) return RingsStatus::bad_input;
   if (in.swept) return swept_rings(in, out);
   if (in.merged) return merged_rings(in, out);
-  const RingsStatus status = circle(in, out, false);
+  const auto evaluate = in.backward.empty() ? circle : rings_both_ways;
+  const RingsStatus status = evaluate(in, out, false);
   // Rings that come to a rank by different ways: one put may begin before another one of its batch that comes first in the order of ops.
-  return status == RingsStatus::disorder && in.chains > 1 && in.stations > 1 ? circle(in, out, true) : status;
+  return status == RingsStatus::disorder && in.chains > 1 && in.stations > 1 ? evaluate(in, out, true) : status;
 } catch (const std::bad_alloc&) {
   return RingsStatus::out_of_memory;
 }

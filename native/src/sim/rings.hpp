@@ -48,6 +48,7 @@ struct RingsInput {
   bool swept = false;         // all units at once, every message, as if they went round by round (swept.hpp): times alone
   bool merged = false;        // chains go on each by itself, where they do not go round by round (merged.hpp)
 
+  std::span<const std::uint8_t> backward;  // [chains] that send to the unit before; empty: none does, or all units are alike (both_ways.hpp)
   std::span<const std::int64_t> slices;   // [chains] how often the steps are repeated; 1 where stations > 1
   std::span<const std::int64_t> bytes;    // [chains][most slices][depth][n_sizes] of a message that is at position p after step s: p - 1 - s
   std::span<const std::int64_t> group;    // [chains][most slices] place of the slice in the order of ops
@@ -77,6 +78,7 @@ enum class RingsStatus : std::uint8_t {
   overflow = 2,       // an op happens after 2^60 ps (13 days), or nominal time does not fit
   bad_input = 3,
   out_of_memory = 4,
+  too_many = 5,       // units that do different things, in rings both ways
 };
 
 [[nodiscard]] RingsStatus simulate_rings(const RingsInput& in, RingsOutput& out) noexcept;

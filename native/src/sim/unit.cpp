@@ -139,6 +139,12 @@ std::int64_t Unit::through(const At& at, std::int32_t link, std::int64_t start_p
   const auto [begins, ends, rate] = changes_.stretch(link, from, bytes_per_s);
   constant_ = true;
   crossed_ = crossed_ || end > ends;
+  if (path_) {
+    path_->fixed(begins);
+    path_->sign(end - ends);
+    path_->fixed(end > ends ? from : rate);  // under a message: no sum of inputs
+    path_->sign(from - begins);
+  }
   if (noting_) {
     choices_.note(from - begins);
     choices_.note(end - ends);

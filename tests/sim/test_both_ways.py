@@ -1,0 +1,162 @@
+"""Rings in both directions among nodes that are not alike: equal to the table of ops, and to a visit of every node in every step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ccl_lab.errors import Inapplicable
+from ccl_lab.planner import outline, plan
+from ccl_lab.simulator import exact_times, finish_times, summarize
+from ccl_lab.simulator.changes import NONE, Changes
+from ccl_lab.simulator.exact import late_times_ps
+from ccl_lab.simulator.loops import flat_finish
+from ccl_lab.topo import Topology
+
+from .cases import links_of, random_changes, with_own_rates
+from .draws import Drawn
+from .oracle import Oracle
+
+NAME = ("all_reduce", "bidirectional_ring")
+
+
+def topology_of(rng: np.random.Generator, most_nodes: int) -> Topology:
+    """Nodes of several ranks with NICs of their own; some slower, some with rates of their own, a NIC gone."""
+    nodes, group = int(rng.integers(3, most_nodes + 1)), int(rng.integers(2, 7))
+    nics = group * int(rng.choice([1, 1, 2]))
+    topology = Topology.cluster(
+        nodes=nodes, gpus_per_node=group, nics_per_node=nics, nic_gbits_per_s=float(rng.choice([400, 100, 7.3])),
+        fabric_gbytes_per_s=int(rng.choice([400, 1])), local_gbytes_per_s=int(rng.choice([2, 1000])))  # fmt: skip
+    if rng.random() < 0.2:
+        topology = with_own_rates(rng, topology)
+    for _ in range(int(rng.integers(0, 3))):
+        topology = topology.slow(float(rng.choice([1.001, 1.5, 40])), nic=(int(rng.integers(nodes)), int(rng.integers(nics))))
+    if rng.random() < 0.3:
+        topology = topology.slow(1.3, rank=int(rng.integers(nodes * group)))
+    if rng.random() < 0.3:
+        topology = topology.without((int(rng.integers(nodes)), int(rng.integers(nics))))
+    return topology
+
+
+def case_of(seed: int, most_nodes: int) -> Drawn:
+    """A schedule both ways; at most as many rings as do not meet in a NIC of a healthy topology."""
+    rng = np.random.default_rng([seed, 4711])
+    topology = topology_of(rng, most_nodes)
+    channels = int(rng.integers(1, max(2, topology.gpus_per_node) + 1))
+    nbytes = topology.n_ranks * channels * 16 * int(rng.choice([1, 7, 100, 5000, 50000]))
+    options: dict[str, Any] = {"algorithm": NAME[1], "channels": channels, "in_place": bool(rng.random() < 0.3)}
+    late = {}
+    if rng.random() < 0.4:
+        late = {int(rng.integers(topology.n_ranks)): f"{int(rng.integers(1, 10**8))}ps" for _ in range(int(rng.integers(1, 4)))}
+    return Drawn(plan(NAME[0], topology, nbytes, **options), outline(NAME[0], topology, nbytes, **options), topology, late,
+                 float(rng.choice([0, 3e-6])), rng)  # fmt: skip
+
+
+def flat(case: Drawn, changes: Changes = NONE, **options: Any) -> tuple[list[int], dict[str, int]]:
+    """What loops.py says, which does not go on to tell ops one by one."""
+    outlined, loops = case.outlined, case.outlined.loops
+    assert loops is not None
+    found, how = flat_finish(loops, case.topology, outlined.count_of(outlined.nbytes, "float32"), 4,
+                             late_times_ps(case.late, case.topology.n_ranks), round(case.alpha * 1e12), changes, **options)
+    return found.tolist(), how
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_nodes_that_differ_equal_the_table_of_ops(block: int) -> None:
+    """Runs of nodes and jumps over steps, neither, and rates that change in the middle."""
+    equal = jumped = changed = 0
+    for seed in range(24 * block, 24 * block + 24):
+        case = case_of(seed, 10 if seed % 3 else 40)
+        want, changes = case.wanted(True)
+        for options in ({}, {"merge": False}, {"merge": False, "jumps": False}):
+            try:
+                found, how = flat(case, changes, **options)
+            except Inapplicable:
+                continue
+            assert found == want, (seed, options)
+            equal += 1
+            jumped += how["jumped"] > 0
+            changed += bool(changes)
+    assert equal >= 30 and jumped >= 4 and changed >= 4
+
+
+def test_nodes_that_differ_equal_the_oracle() -> None:
+    equal = 0
+    for seed in range(1000, 1016):
+        case = case_of(seed, 4)
+        if len(case.schedule.ops) > 20_000:
+            continue
+        try:
+            found, _ = flat(case)
+        except Inapplicable:
+            continue
+        late_ps = [int(case.late.get(rank, "0ps")[:-2]) for rank in range(case.topology.n_ranks)]
+        oracle = Oracle(case.schedule, case.topology, case.schedule.layout(), late_ps, alpha=round(case.alpha * 1e12))
+        assert found == oracle.finish, seed
+        equal += 1
+    assert equal >= 5
+
+
+@pytest.mark.parametrize("channels", [2, 4])
+@pytest.mark.parametrize("nodes", [32, 33])
+def test_a_wave_goes_out_both_ways(nodes: int, channels: int) -> None:
+    """Of a NIC that limits; and all that is not near to it is not visited."""
+    whole = Topology.preset("h100", nodes)
+    nbytes = whole.n_ranks * channels * 2**17
+    for topology in (whole.slow(4, nic=(7, 7)), whole.slow(3, nic=(8, 0)).slow(2, nic=(20, 0)),
+                     whole.slow(9, nic=(0, 7)).slow(1.5, rank=77)):
+        outlined = outline(*NAME[:1], topology, nbytes, algorithm=NAME[1], channels=channels)
+        schedule = plan(*NAME[:1], topology, nbytes, algorithm=NAME[1], channels=channels)
+        found, how = finish_times(outlined, topology, late={13: "300us"})
+        assert how["as"] == "rings" and how["jumped"] > 0
+        assert found.tolist() == exact_times(schedule, topology, late={13: "300us"}).finish_ps.tolist()
+
+
+def test_rates_that_change_and_late_ranks_among_many_nodes() -> None:
+    topology = Topology.preset("h100", 300).slow(2, nic=(77, 7))
+    outlined = outline(NAME[0], topology, topology.n_ranks * 2**19, algorithm=NAME[1], channels=2)
+    whole, _ = finish_times(outlined, topology)
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        changes = Changes.of(links_of(topology, {(8, 7): [(int(whole.max()) // 3, 10**9)]} if seed == 0 else
+                                      random_changes(rng, topology, int(whole.max()))))  # fmt: skip
+        found, how = finish_times(outlined, topology, changes=changes, late={5: "1ms"})
+        plainly, every = finish_times(outlined, topology, changes=changes, late={5: "1ms"}, merge=False, jumps=False)
+        assert found.tolist() == plainly.tolist() and how["rounds"] < every["rounds"] / 2 and every["jumped"] == 0
+
+
+def test_131072_ranks() -> None:
+    whole, odd = Topology.preset("h100", 16384), Topology.preset("h100", 16383)
+    healthy = summarize(outline(NAME[0], whole, "2GiB", algorithm=NAME[1], channels=4), whole)
+    slower = whole.slow(4, nic=(7, 7))
+    for topology, late in ((slower, None), (whole, {77: "3ms"}), (odd, None)):
+        outlined = outline(NAME[0], topology, topology.n_ranks * 2**14, algorithm=NAME[1], channels=4)
+        hurt = summarize(outlined, topology, late=late)
+        assert hurt.meta["evaluated"]["jumped"] > 10**9
+        if topology is not odd:
+            assert hurt.meta["time_ps"] >= healthy.meta["time_ps"] + 3 * 10**9 * bool(late)
+
+
+def test_too_many_nodes_that_differ_are_refused() -> None:
+    topology = with_own_rates(np.random.default_rng(0), Topology.preset("h100", 4096))
+    with pytest.raises(Inapplicable, match="too many nodes that are unlike each other"):
+        summarize(outline(NAME[0], topology, "1GiB", algorithm=NAME[1], channels=2), topology)
+
+
+def test_nodes_that_enter_one_after_the_other() -> None:
+    """In even steps, so that they are a run from the start, and what decides falls differently at its ends."""
+    for seed in range(12):
+        rng = np.random.default_rng([seed, 17])
+        nodes, group = int(rng.integers(16, 40)), int(rng.choice([2, 4]))
+        topology = Topology.cluster(nodes=nodes, gpus_per_node=group, nics_per_node=group, nic_gbits_per_s=100, local_gbytes_per_s=20)
+        if seed % 3:
+            topology = topology.slow(30, nic=(int(rng.integers(nodes)), group - 1))
+        apart = int(rng.choice([1, 1000, 10**5, 10**6, 10**7, 10**8]))
+        late = {rank: f"{apart * (rank // group) + int(rng.integers(2)) * (rank < group)}ps" for rank in range(topology.n_ranks)}
+        nbytes = topology.n_ranks * 16 * int(rng.choice([100, 5000, 100_000]))
+        options: dict[str, Any] = {"algorithm": NAME[1], "channels": 2}
+        outlined, schedule = outline(NAME[0], topology, nbytes, **options), plan(NAME[0], topology, nbytes, **options)
+        found, _ = flat(Drawn(schedule, outlined, topology, late, 0.0, rng))
+        assert found == exact_times(schedule, topology, late=late).finish_ps.tolist(), seed
