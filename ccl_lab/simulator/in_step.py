@@ -1,10 +1,11 @@
 """Schedules in which all ranks do the same at the same time, timed while they are planned: exchanges, as in halving-doubling.
 
 Where every rank puts and waits, op for op, the same number of parts, all puts of a call inside nodes or all between them, and no rank has
-two puts under way unless it waited or added in between, nominal time is one for all ranks: what is told first is served first. NICs are
-private then, so a call is some arithmetic with columns of ranks.
+two puts under way unless it waited or added in between, nominal time is one for all ranks whose NICs are private: what is told first is
+served first, and a call is some arithmetic with columns of ranks. Where ranks share NICs, as those do that lost one, what all do is noted,
+and evaluated put by put (native/src/sim/exchanges.hpp).
 
-Is: a Builder whose ops are evaluated at once. Is not: what ranks do that are not alike, or share NICs (flow.py). Invariant: the times are
+Is: a Builder whose ops are evaluated at once, or noted. Is not: what ranks do that are not alike (flow.py). Invariant: the times are
 those of exact.py on the unrolled schedule, to the picosecond, or Inapplicable is raised.
 """
 
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .. import _core
 from ..errors import Inapplicable
 from ..ir import Builder, Kind, Outline, Ref
 from ..ir.builder import Ints
@@ -47,6 +49,81 @@ class _Side:
         return table[size_of, self._rate_of[rows]]
 
 
+_PUT, _WAIT, _SIGNAL, _FLUSH, _WORK = range(5)
+_STEP = {Kind.put: _PUT, Kind.wait: _WAIT, Kind.signal: _SIGNAL}
+_OK = 0
+
+
+class _Program:
+    """What every rank does, op by op, where some share NICs. links: each rank's NICs, sending and receiving."""
+
+    def __init__(self, topology: Topology, links: Sequence[I64], late_ps: I64, alpha_ps: int) -> None:
+        n = topology.n_ranks
+        self._n = n
+        self._given = {"ranks": n, "alpha_ps": alpha_ps, "bytes_per_s": topology.links.bytes_per_s, "late_ps": late_ps,
+                       "latency_ps": topology.links.latency_ps, "tx": links[0].astype(np.int32),
+                       "rx": links[1].astype(np.int32)}  # fmt: skip
+        self._rows: list[tuple[int, ...]] = []  # step, near, apart, ticks, raise, nbytes, row
+        self._bytes: list[I64] = []
+        self._alone: list[tuple[int, I64]] = []  # what not all ranks have done yet
+        self._done = np.zeros(n, np.int64)  # how many of these each rank has done
+        self._open: list[int] = []  # rows of raises that nobody has waited for
+
+    def alone(self, step: int, ranks: I64, nbytes: I64) -> None:
+        """An op of some ranks, as the others have or will have it before they meet again."""
+        place = int(self._done[ranks[0]])
+        if (self._done[ranks] != place).any():
+            raise Inapplicable("ranks are not in step")
+        if place == len(self._alone):
+            self._alone.append((step, np.full(self._n, -1, np.int64)))
+        if self._alone[place][0] != step:
+            raise Inapplicable("ranks are not in step")
+        self._alone[place][1][ranks] = nbytes
+        self._done[ranks] += 1
+
+    def _met(self) -> None:
+        if (self._done != len(self._alone)).any():
+            raise Inapplicable("ranks are not in step")
+        for step, nbytes in self._alone:
+            self._row(step, nbytes)
+        self._alone = []
+        self._done[:] = 0
+
+    def _row(self, step: int, nbytes: I64 | None, near: bool = False, apart: int = 0, ticks: int = 0, raised: int = -1) -> None:
+        one = nbytes is None or _all_equal(nbytes)
+        self._rows.append((step, near, apart, ticks, raised, 0 if nbytes is None else int(nbytes[0]), -1 if one else len(self._bytes)))
+        if nbytes is not None and not one:
+            self._bytes.append(np.ascontiguousarray(nbytes, np.int64))
+
+    def together(self, kind: Kind, peer: I64, near: bool, ticks: int, nbytes: I64 | None) -> None:
+        """A put, wait or signal of all ranks."""
+        apart = int(peer[0])
+        if self._n & (self._n - 1) or not np.array_equal(peer, np.arange(self._n) ^ apart):
+            raise Inapplicable("partners are not those of a power of two of ranks")
+        self._met()
+        raised = -1
+        if kind == Kind.wait:
+            raised = next((row for row in self._open if self._rows[row][2] == apart), -1)
+            if raised < 0:
+                raise Inapplicable("a wait for what was not put yet")
+            self._open.remove(raised)
+        else:
+            self._open.append(len(self._rows))
+        self._row(_STEP[kind], nbytes if kind == Kind.put else None, near, apart, ticks, raised)
+
+    def finish(self) -> I64:
+        """When each rank ends."""
+        self._met()
+        names = ("step", "near", "apart", "ticks", "raise", "nbytes", "row")
+        columns: dict[str, Any] = {name: np.array(column, np.uint8 if name in ("step", "near") else np.int64)
+                                   for name, column in zip(names, zip(*self._rows, strict=True), strict=True)}  # fmt: skip
+        columns["bytes"] = np.concatenate(self._bytes) if self._bytes else np.zeros(0, np.int64)
+        finish = np.zeros(self._n, np.int64)
+        if _core.simulate_exchanges({**self._given, **columns, "finish_ps": finish}) != _OK:
+            raise Inapplicable("ranks that share NICs meet in another way")
+        return finish
+
+
 class _InStep(Builder):
     """Times what it is told."""
 
@@ -57,10 +134,10 @@ class _InStep(Builder):
             raise Inapplicable("ranks have several channels, or a timetable")
         self._ranks, self._count, self._itemsize, self._late_ps = np.arange(n), count, itemsize, late_ps
         self._node_of = topology.node_of
+        shared, links = False, [np.zeros(n, np.int64)] * 2
         if topology.n_nodes > 1:
             nic = topology.node_of * topology.nics_per_node + topology.nic_of(self._ranks, 0)
-            if (np.bincount(nic) > 1).any():
-                raise Inapplicable("ranks share NICs")
+            shared = bool((np.bincount(nic) > 1).any())
             links = [3 * n + side * topology.n_nodes * topology.nics_per_node + nic for side in (0, 1)]
             self._far = [_Side(topology, link, alpha_ps) for link in links]
         self._near = [_Side(topology, self._ranks + side * n, alpha_ps) for side in (0, 1)]
@@ -71,6 +148,7 @@ class _InStep(Builder):
         self._put_since = False
         self._partners: list[I64] = []  # of the puts so far
         self._raised: list[tuple[I64, I64]] = []  # not waited for: partner, and when it is seen, by receiver
+        self._program = _Program(topology, links, late_ps, alpha_ps) if shared else None
         self.ops = 0
 
     def repeat(self, times: I64, emit: Callable[[I64, int], None]) -> None:
@@ -89,9 +167,15 @@ class _InStep(Builder):
         if kind in (Kind.put, Kind.signal, Kind.wait):
             self._exchange(kind, ranks, np.broadcast_to(np.asarray(peer, np.int64), ranks.shape), sig_channel, value, dst, parts)
         elif kind == Kind.reduce and dst is not None:
-            self._add(ranks, self._bytes(dst, ranks) * len(srcs))
+            if self._program:
+                self._program.alone(_WORK, ranks, self._bytes(dst, ranks) * len(srcs))
+            else:
+                self._add(ranks, self._bytes(dst, ranks) * len(srcs))
         elif kind == Kind.flush and np.all(np.asarray(peer) < 0):
-            self._clock[ranks] = np.maximum(self._clock[ranks], self._left[ranks])
+            if self._program:
+                self._program.alone(_FLUSH, ranks, np.zeros(len(ranks), np.int64))
+            else:
+                self._clock[ranks] = np.maximum(self._clock[ranks], self._left[ranks])
         else:
             raise Inapplicable("ops of another kind")
         self._note(ranks, (int(kind), len(srcs)), parts)
@@ -126,6 +210,9 @@ class _InStep(Builder):
         near = self._node_of[peer] == self._node_of
         if not _all_equal(near) or (peer == ranks).any():
             raise Inapplicable("some partners are in the same node")
+        if self._program:
+            ticks = int(parts[0]) * -(-self._count // self.parts) * self._itemsize if kind == Kind.put and not near[0] else 0
+            self._program.together(kind, peer, bool(near[0]), ticks, self._bytes(dst, ranks) if dst else None)
         if kind == Kind.wait:
             self._wait(peer, value)
             return
@@ -138,6 +225,9 @@ class _InStep(Builder):
             assert dst is not None
             if self._put_since:
                 raise Inapplicable("two puts in a row")
+            if self._program:
+                self._raised.append((peer, seen))
+                return
             nbytes = self._bytes(dst, ranks)
             start = np.maximum(np.maximum(self._clock, self._late_ps[peer]), np.maximum(tx.free_ps, rx.free_ps[peer]))
             tx.free_ps = start + tx.busy_ps(nbytes)
@@ -152,7 +242,9 @@ class _InStep(Builder):
         found = next((i for i, (source, _) in enumerate(self._raised) if np.array_equal(source, peer)), -1)
         if found < 0 or not np.all(np.asarray(value) == 1):
             raise Inapplicable("a wait for what was not put yet")
-        self._clock = np.maximum(self._clock, self._raised.pop(found)[1])
+        seen = self._raised.pop(found)[1]
+        if not self._program:
+            self._clock = np.maximum(self._clock, seen)
 
     def _add(self, ranks: I64, nbytes: I64) -> None:
         memory = self._memory
@@ -161,6 +253,8 @@ class _InStep(Builder):
 
     def finish(self) -> I64:
         """When each rank ends, i64[n_ranks]."""
+        if self._program:
+            return self._program.finish()
         return np.maximum(self._clock, self._left)
 
 

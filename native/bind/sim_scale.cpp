@@ -10,6 +10,7 @@
 
 #include "columns.hpp"
 #include "gil.hpp"
+#include "sim/exchanges.hpp"
 #include "sim/flow.hpp"
 #include "sim/gathers.hpp"
 #include "sim/rings.hpp"
@@ -58,6 +59,20 @@ bool simulate_gathers(const nb::dict& columns) {
   const auto finish = c.get<std::int64_t>("finish_ps");
   const ccl_lab::Unlocked unlocked;
   return ccl_lab::sim::simulate_gathers(in, finish);
+}
+
+int simulate_exchanges(const nb::dict& columns) {
+  const Columns c(columns);
+  using I64 = const std::int64_t;
+  using U8 = const std::uint8_t;
+  const ccl_lab::sim::ExchangesInput in{
+      .ranks = c.number("ranks"), .alpha_ps = c.number("alpha_ps"), .step = c.get<U8>("step"), .near = c.get<U8>("near"),
+      .apart = c.get<I64>("apart"), .ticks = c.get<I64>("ticks"), .raise = c.get<I64>("raise"), .nbytes = c.get<I64>("nbytes"),
+      .row = c.get<I64>("row"), .bytes = c.get<I64>("bytes"), .tx = c.get<const std::int32_t>("tx"), .rx = c.get<const std::int32_t>("rx"),
+      .bytes_per_s = c.get<I64>("bytes_per_s"), .latency_ps = c.get<I64>("latency_ps"), .late_ps = c.get<I64>("late_ps")};
+  const auto finish = c.get<std::int64_t>("finish_ps");
+  const ccl_lab::Unlocked unlocked;
+  return static_cast<int>(ccl_lab::sim::simulate_exchanges(in, finish));
 }
 
 // A Flow with the columns that it reads from.
@@ -113,6 +128,9 @@ void bind_sim_scale(nb::module_& m) {
   m.def("simulate_gathers", &simulate_gathers, nb::arg("columns"),
         "Times of the puts inside nodes after their rings, into the column finish_ps; false where columns do not fit "
         "(native/src/sim/gathers.hpp).");
+  m.def("simulate_exchanges", &simulate_exchanges, nb::arg("columns"),
+        "Times of exchanges where some ranks share NICs, into the column finish_ps; returns the status "
+        "(native/src/sim/exchanges.hpp).");
   nb::class_<HeldFlow>(m, "Flow", "Ops timed as they are told (native/src/sim/flow.hpp). Use ccl_lab.simulate.")
       .def(nb::new_(&make_flow), nb::arg("columns"))
       .def("run", &run_flow, nb::arg("kind"), nb::arg("rank"), nb::arg("channel"), nb::arg("peer"), nb::arg("sig_channel"),
