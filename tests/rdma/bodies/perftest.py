@@ -70,23 +70,22 @@ def write_bw(
     """Seconds on machine 1; machine 0 serves, and gives 0. clock: bench/perftest_clock.c as a library: from the first write, before which
     all rails wait for each other, to the last completion; without it from the start of the clients to the end of the last. yields: with
     a clock, polls that find nothing give the core up. both_ways: machine 0 writes as much at the same time."""
-    clocked = {}
-    if clock:
-        file = tempfile.mktemp(dir="/dev/shm")  # made by the first program that comes
-        clocked = {"LD_PRELOAD": clock, "PERFTEST_MEETING": f"{file}:{len(rails)}", "PERFTEST_YIELDS": str(int(yields))}
-    commands = [_command(rail, nbytes, iterations, queue_pairs, both_ways) for rail in rails]
-    if ME == 0:
-        servers = [_start(command, clocked) for command in commands]
-        while not {FIRST_PORT + rail for rail in rails} <= _listening():
-            assert all(server.poll() is None for server in servers), "a server ended before a client came"
-            time.sleep(0.01)
+    with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:  # where the programs of all rails meet
+        clocked = {"LD_PRELOAD": clock, "PERFTEST_MEETING": f"{file.name}:{len(rails)}", "PERFTEST_YIELDS": str(int(yields))}
+        clocked = clocked if clock else {}
+        commands = [_command(rail, nbytes, iterations, queue_pairs, both_ways) for rail in rails]
+        if ME == 0:
+            servers = [_start(command, clocked) for command in commands]
+            while not {FIRST_PORT + rail for rail in rails} <= _listening():
+                assert all(server.poll() is None for server in servers), "a server ended before a client came"
+                time.sleep(0.01)
+            meeting.exchange()
+            _end(servers)
+            return 0.0
         meeting.exchange()
-        _end(servers)
-        return 0.0
-    meeting.exchange()
-    begin = time.monotonic()
-    printed = _end([_start([*command, f"10.77.{rail}.1"], clocked) for command, rail in zip(commands, rails, strict=True)])
-    return clocked_seconds(printed) if clock else time.monotonic() - begin
+        begin = time.monotonic()
+        printed = _end([_start([*command, f"10.77.{rail}.1"], clocked) for command, rail in zip(commands, rails, strict=True)])
+        return clocked_seconds(printed) if clock else time.monotonic() - begin
 
 
 def main() -> None:
