@@ -1,6 +1,6 @@
 // Binds the direct way: a collective of the node from Python buffers to the group and back, in one call.
 //
-// Is: buffers of one argument each, looked at through the buffer protocol, and the wait with and without the GIL.
+// Is: buffers of one argument each (buffers.hpp), and the wait with and without the GIL.
 // Is not: a planner: a call that Python has not admitted, or whose buffers it should rather look at itself, is declined.
 #include <nanobind/nanobind.h>
 
@@ -10,6 +10,7 @@
 
 #include "base/arithmetic.hpp"
 #include "base/clock.hpp"
+#include "buffers.hpp"
 #include "comm/engine.hpp"
 #include "gil.hpp"
 #include "status.hpp"
@@ -24,58 +25,10 @@ using ccl_lab::DType;
 using ccl_lab::Engine;
 using ccl_lab::RedOp;
 using ccl_lab::Status;
+using ccl_lab::View;
 using ccl_lab::node::Call;
 using ccl_lab::node::Group;
 using ccl_lab::node::Turn;
-
-// The buffer of one argument, given back at the end.
-class View {
- public:
-  View() = default;
-  View(const View&) = delete;
-  View& operator=(const View&) = delete;
-  ~View() {
-    if (held_) PyBuffer_Release(&buffer_);
-  }
-
-  // False where it has none that is contiguous, and writable if asked for; no error is left behind.
-  bool open(PyObject* object, bool writable) {
-    const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
-    if (PyObject_GetBuffer(object, &buffer_, flags) != 0) {
-      PyErr_Clear();
-      return false;
-    }
-    held_ = true;
-    return find_dtype();
-  }
-
-  std::byte* data() const { return static_cast<std::byte*>(buffer_.buf); }
-  std::uint64_t nbytes() const { return static_cast<std::uint64_t>(buffer_.len); }
-  DType dtype() const { return dtype_; }
-
- private:
-  bool find_dtype() {
-    const char* const format = buffer_.format;
-    if (format == nullptr || format[1] != '\0') return false;
-    const bool wide = buffer_.itemsize == 8;
-    switch (format[0]) {
-      case 'e': dtype_ = DType::float16; return true;
-      case 'f': dtype_ = DType::float32; return true;
-      case 'd': dtype_ = DType::float64; return true;
-      case 'b': dtype_ = DType::int8; return true;
-      case 'h': dtype_ = DType::int16; return true;
-      case 'i': dtype_ = DType::int32; return true;
-      case 'l': dtype_ = wide ? DType::int64 : DType::int32; return true;
-      case 'q': dtype_ = DType::int64; return true;
-      case 'B': dtype_ = DType::uint8; return true;
-      default: return false;
-    }
-  }
-
-  Py_buffer buffer_{};
-  bool held_ = false;
-  DType dtype_ = DType::uint8;
-};
 
 bool find_redop(const char* name, RedOp& redop) {
   for (std::size_t i = 0; i < ccl_lab::kRedOpCount; ++i)
