@@ -114,7 +114,7 @@ def simulate_shared(rank: np.ndarray, channel: np.ndarray, kind: np.ndarray, pee
 def fair_rates(routes: np.ndarray, flows: np.ndarray, link_bytes_per_s: np.ndarray, again: np.ndarray, out: np.ndarray) -> None: ...  # sharing_rates.hpp: in units of 2^-10 bytes/s; for tests
 def simulate_rings(columns: dict[str, object]) -> tuple[int, int, int]: ...     # rings.hpp: status, rounds evaluated, rounds jumped over; into finish_ps, end_ps, end_batch
 def simulate_gathers(columns: dict[str, object]) -> bool: ...                   # gathers.hpp: False where columns do not fit; into finish_ps
-def simulate_exchanges(columns: dict[str, object]) -> int: ...                  # exchanges.hpp: status; into finish_ps
+def simulate_exchanges(columns: dict[str, object]) -> tuple[int, int]: ...       # exchanges.hpp: (status, ranks evaluated); into finish_ps
 def simulate_chains(columns: dict[str, object]) -> tuple[int, int, int, int]: ...  # chains.hpp: status, units, units whose times were evaluated, units put in order; into finish_ps
 def simulate_pairs(columns: dict[str, object]) -> int: ...                      # pairs.hpp; into arrived_ps, left_ps, turns
 def simulate_rails(columns: dict[str, object]) -> int: ...                      # rails.hpp; into arrived_ps, left_ps, seen_ps, near_left_ps

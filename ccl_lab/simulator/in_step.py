@@ -3,7 +3,7 @@
 Where every rank puts and waits, op for op, the same number of parts, all puts of a call inside nodes or all between them, and no rank has
 two puts under way unless it waited or added in between, nominal time is one for all ranks whose NICs are private: what is told first is
 served first, and a call is some arithmetic with columns of ranks. Where ranks share NICs, as those do that lost one, what all do is noted,
-and evaluated put by put (native/src/sim/exchanges.hpp).
+and evaluated put by put for those whom it reaches (native/src/sim/exchanges.hpp).
 
 Is: a Builder whose ops are evaluated at once, or noted. Is not: what ranks do that are not alike (flow.py). Invariant: the times are
 those of exact.py on the unrolled schedule, to the picosecond, or Inapplicable is raised.
@@ -66,28 +66,33 @@ class _Program:
         self._rows: list[tuple[int, ...]] = []  # step, near, apart, ticks, raise, nbytes, row
         self._bytes: list[I64] = []
         self._alone: list[tuple[int, I64]] = []  # what not all ranks have done yet
-        self._done = np.zeros(n, np.int64)  # how many of these each rank has done
+        self._done: I64 | None = None  # how many of these each rank has done; None: all of them
         self._open: list[int] = []  # rows of raises that nobody has waited for
 
     def alone(self, step: int, ranks: I64, nbytes: I64) -> None:
         """An op of some ranks, as the others have or will have it before they meet again."""
-        place = int(self._done[ranks[0]])
-        if (self._done[ranks] != place).any():
+        if len(ranks) == self._n and self._done is None:
+            self._alone.append((step, nbytes))
+            return
+        if self._done is None:
+            self._done = np.full(self._n, len(self._alone))
+        places = self._done[ranks]
+        place = int(places[0])
+        if (places != place).any():
             raise Inapplicable("ranks are not in step")
         if place == len(self._alone):
-            self._alone.append((step, np.full(self._n, -1, np.int64)))
+            self._alone.append((step, np.full(self._n, -1)))
         if self._alone[place][0] != step:
             raise Inapplicable("ranks are not in step")
         self._alone[place][1][ranks] = nbytes
-        self._done[ranks] += 1
+        self._done[ranks] = place + 1
 
     def _met(self) -> None:
-        if (self._done != len(self._alone)).any():
+        if self._done is not None and (self._done != len(self._alone)).any():
             raise Inapplicable("ranks are not in step")
         for step, nbytes in self._alone:
             self._row(step, nbytes)
-        self._alone = []
-        self._done[:] = 0
+        self._alone, self._done = [], None
 
     def _row(self, step: int, nbytes: I64 | None, near: bool = False, apart: int = 0, ticks: int = 0, raised: int = -1) -> None:
         one = nbytes is None or _all_equal(nbytes)
@@ -95,10 +100,9 @@ class _Program:
         if nbytes is not None and not one:
             self._bytes.append(np.ascontiguousarray(nbytes, np.int64))
 
-    def together(self, kind: Kind, peer: I64, near: bool, ticks: int, nbytes: I64 | None) -> None:
-        """A put, wait or signal of all ranks."""
-        apart = int(peer[0])
-        if self._n & (self._n - 1) or not np.array_equal(peer, np.arange(self._n) ^ apart):
+    def together(self, kind: Kind, apart: int, near: bool, ticks: int, nbytes: I64 | None) -> None:
+        """A put, wait or signal of all ranks, whose partners are those xor `apart`."""
+        if self._n & (self._n - 1):
             raise Inapplicable("partners are not those of a power of two of ranks")
         self._met()
         raised = -1
@@ -111,17 +115,18 @@ class _Program:
             self._open.append(len(self._rows))
         self._row(_STEP[kind], nbytes if kind == Kind.put else None, near, apart, ticks, raised)
 
-    def finish(self) -> I64:
-        """When each rank ends."""
+    def finish(self, merge: bool) -> tuple[I64, int]:
+        """When each rank ends, and how many ranks were evaluated by themselves."""
         self._met()
         names = ("step", "near", "apart", "ticks", "raise", "nbytes", "row")
         columns: dict[str, Any] = {name: np.array(column, np.uint8 if name in ("step", "near") else np.int64)
                                    for name, column in zip(names, zip(*self._rows, strict=True), strict=True)}  # fmt: skip
         columns["bytes"] = np.concatenate(self._bytes) if self._bytes else np.zeros(0, np.int64)
         finish = np.zeros(self._n, np.int64)
-        if _core.simulate_exchanges({**self._given, **columns, "finish_ps": finish}) != _OK:
+        status, members = _core.simulate_exchanges({**self._given, **columns, "merge": merge, "finish_ps": finish})
+        if status != _OK:
             raise Inapplicable("ranks that share NICs meet in another way")
-        return finish
+        return finish, members
 
 
 class _InStep(Builder):
@@ -139,15 +144,17 @@ class _InStep(Builder):
             nic = topology.node_of * topology.nics_per_node + topology.nic_of(self._ranks, 0)
             shared = bool((np.bincount(nic) > 1).any())
             links = [3 * n + side * topology.n_nodes * topology.nics_per_node + nic for side in (0, 1)]
+        if not shared:
             self._far = [_Side(topology, link, alpha_ps) for link in links]
-        self._near = [_Side(topology, self._ranks + side * n, alpha_ps) for side in (0, 1)]
-        self._memory = _Side(topology, 2 * n + self._ranks, 0)
+            self._near = [_Side(topology, self._ranks + side * n, alpha_ps) for side in (0, 1)]
+            self._memory = _Side(topology, 2 * n + self._ranks, 0)
         self._clock, self._left = late_ps.copy(), late_ps.copy()
         self._shape = np.zeros(n, np.uint64)  # of what each rank did so far
         self._alike = True  # whether all did the same
         self._put_since = False
-        self._partners: list[I64] = []  # of the puts so far
-        self._raised: list[tuple[I64, I64]] = []  # not waited for: partner, and when it is seen, by receiver
+        self._partners: dict[int, tuple[I64, bool | None]] = {}  # by how far they are apart, and whether in one node (None: some)
+        self._put_to: set[int] = set()
+        self._raised: list[tuple[int, I64]] = []  # not waited for: how far, and when it is seen, by receiver
         self._program = _Program(topology, links, late_ps, alpha_ps) if shared else None
         self.ops = 0
 
@@ -161,7 +168,7 @@ class _InStep(Builder):
         parts = np.broadcast_to(np.asarray(dst.n if dst else 0, np.int64), ranks.shape)
         if not len(ranks):
             return
-        if (np.diff(ranks) <= 0).any() or any(ref.rank is not None for ref in srcs):
+        if not (np.array_equal(ranks, self._ranks) or (np.diff(ranks) > 0).all()) or any(ref.rank is not None for ref in srcs):
             raise Inapplicable("several ops of a rank at one time, or memory of other ranks")
         self.ops += len(ranks)
         if kind in (Kind.put, Kind.signal, Kind.wait):
@@ -202,32 +209,43 @@ class _InStep(Builder):
         begin, end = (element_offset(chunk, self.parts, self._count) for chunk in (first, first + span))
         return (end - begin) * self._itemsize
 
-    def _exchange(self, kind: Kind, ranks: I64, peer: I64, number: Ints, value: Ints, dst: Ref | None, parts: I64) -> None:
-        if len(ranks) != self.n_ranks or not np.array_equal(ranks, self._ranks) or not np.array_equal(peer[peer], ranks):
+    def _partner(self, ranks: I64, peer: I64) -> tuple[int, bool]:
+        """How far partners are apart, and whether they are in one node."""
+        apart = int(peer[0]) ^ int(ranks[0])
+        if apart not in self._partners:
+            partner = self._ranks ^ apart
+            near = self._node_of[partner % self.n_ranks] == self._node_of
+            self._partners[apart] = partner, bool(near[0]) if _all_equal(near) else None
+        partner, inside = self._partners[apart]
+        if not apart or not np.array_equal(ranks, self._ranks) or not np.array_equal(peer, partner):
             raise Inapplicable("not every rank has a partner")
+        if inside is None:
+            raise Inapplicable("some partners are in the same node")
+        return apart, inside
+
+    def _exchange(self, kind: Kind, ranks: I64, peer: I64, number: Ints, value: Ints, dst: Ref | None, parts: I64) -> None:
+        apart, near = self._partner(ranks, peer)
         if not self._in_step() or not _all_equal(parts) or not np.all(np.asarray(number) == 0):
             raise Inapplicable("ranks are not in step")
-        near = self._node_of[peer] == self._node_of
-        if not _all_equal(near) or (peer == ranks).any():
-            raise Inapplicable("some partners are in the same node")
         if self._program:
-            ticks = int(parts[0]) * -(-self._count // self.parts) * self._itemsize if kind == Kind.put and not near[0] else 0
-            self._program.together(kind, peer, bool(near[0]), ticks, self._bytes(dst, ranks) if dst else None)
+            ticks = int(parts[0]) * -(-self._count // self.parts) * self._itemsize if kind == Kind.put and not near else 0
+            self._program.together(kind, apart, near, ticks, self._bytes(dst, ranks) if dst else None)
         if kind == Kind.wait:
-            self._wait(peer, value)
+            self._wait(apart, value)
             return
-        tx, rx = self._near if near[0] else self._far
-        seen = self._clock
-        if kind == Kind.signal and any((peer == other).any() for other in self._partners):
+        if kind == Kind.signal and apart in self._put_to:
             raise Inapplicable("a signal behind a put, which is seen after it")
         if kind == Kind.put:
-            self._partners.append(peer)
-            assert dst is not None
+            self._put_to.add(apart)
             if self._put_since:
                 raise Inapplicable("two puts in a row")
-            if self._program:
-                self._raised.append((peer, seen))
-                return
+        if self._program:
+            self._raised.append((apart, self._clock))
+            return
+        tx, rx = self._near if near else self._far
+        seen = self._clock
+        if kind == Kind.put:
+            assert dst is not None
             nbytes = self._bytes(dst, ranks)
             start = np.maximum(np.maximum(self._clock, self._late_ps[peer]), np.maximum(tx.free_ps, rx.free_ps[peer]))
             tx.free_ps = start + tx.busy_ps(nbytes)
@@ -236,10 +254,10 @@ class _InStep(Builder):
             if seen.max() > _LATEST_PS:
                 raise Inapplicable("it would take days")
             self._left = np.maximum(self._left, seen)
-        self._raised.append((peer, (seen + tx.latency_ps)[peer] + rx.latency_ps))
+        self._raised.append((apart, (seen + tx.latency_ps)[peer] + rx.latency_ps))
 
-    def _wait(self, peer: I64, value: Ints) -> None:
-        found = next((i for i, (source, _) in enumerate(self._raised) if np.array_equal(source, peer)), -1)
+    def _wait(self, apart: int, value: Ints) -> None:
+        found = next((i for i, (source, _) in enumerate(self._raised) if source == apart), -1)
         if found < 0 or not np.all(np.asarray(value) == 1):
             raise Inapplicable("a wait for what was not put yet")
         seen = self._raised.pop(found)[1]
@@ -251,16 +269,19 @@ class _InStep(Builder):
         done = np.maximum(self._clock[ranks], memory.free_ps[ranks]) + memory.busy_ps(nbytes, ranks)
         self._clock[ranks] = memory.free_ps[ranks] = done
 
-    def finish(self) -> I64:
-        """When each rank ends, i64[n_ranks]."""
+    def finish(self, merge: bool) -> tuple[I64, dict[str, int]]:
+        """When each rank ends, i64[n_ranks], and counts."""
         if self._program:
-            return self._program.finish()
-        return np.maximum(self._clock, self._left)
+            times, members = self._program.finish(merge)
+            return times, {"ops": self.ops, "ranks": members}
+        return np.maximum(self._clock, self._left), {"ops": self.ops}
 
 
 def in_step_finish(outline: Outline, topology: Topology, count: int, itemsize: int, late_ps: I64, alpha_ps: int,
-                   changes: Changes = NONE) -> tuple[I64, dict[str, Any]]:  # fmt: skip
-    """When each rank ends, i64[n_ranks], and how many ops that took. Raises Inapplicable where ranks are not in step.
+                   changes: Changes = NONE, *, merge: bool = True) -> tuple[I64, dict[str, Any]]:  # fmt: skip
+    """When each rank ends, i64[n_ranks], and counts: ops and, where some ranks share NICs, ranks that were evaluated.
+
+    merge: False evaluates all of these, for tests. Raises Inapplicable where ranks are not in step.
 
     Cost: some 10 ns an op.
     """
@@ -274,4 +295,4 @@ def in_step_finish(outline: Outline, topology: Topology, count: int, itemsize: i
         return timers[-1]
 
     outline.emit(make)
-    return timers[-1].finish(), {"ops": timers[-1].ops}
+    return timers[-1].finish(merge)

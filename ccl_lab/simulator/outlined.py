@@ -91,7 +91,7 @@ def finish_times(outline: Outline, topology: Topology, nbytes: Size | None = Non
         raise Inapplicable("told one by one they would take many minutes")
     count = 0 if outline.collective == "barrier" else outline.count_of(size, dtype)
     with contextlib.suppress(Inapplicable):
-        found, counts = in_step_finish(outline, topology, count, itemsize, late_ps, alpha_ps, changes)
+        found, counts = in_step_finish(outline, topology, count, itemsize, late_ps, alpha_ps, changes, merge=merge)
         return found, {"as": "steps", "in_step": True, **counts}
     found, counts = flow_finish(outline, topology, count, itemsize, late_ps, alpha_ps, changes)
     return found, {"as": "steps", **counts}

@@ -61,7 +61,7 @@ bool simulate_gathers(const nb::dict& columns) {
   return ccl_lab::sim::simulate_gathers(in, finish);
 }
 
-int simulate_exchanges(const nb::dict& columns) {
+std::tuple<int, std::int64_t> simulate_exchanges(const nb::dict& columns) {
   const Columns c(columns);
   using I64 = const std::int64_t;
   using U8 = const std::uint8_t;
@@ -69,10 +69,12 @@ int simulate_exchanges(const nb::dict& columns) {
       .ranks = c.number("ranks"), .alpha_ps = c.number("alpha_ps"), .step = c.get<U8>("step"), .near = c.get<U8>("near"),
       .apart = c.get<I64>("apart"), .ticks = c.get<I64>("ticks"), .raise = c.get<I64>("raise"), .nbytes = c.get<I64>("nbytes"),
       .row = c.get<I64>("row"), .bytes = c.get<I64>("bytes"), .tx = c.get<const std::int32_t>("tx"), .rx = c.get<const std::int32_t>("rx"),
-      .bytes_per_s = c.get<I64>("bytes_per_s"), .latency_ps = c.get<I64>("latency_ps"), .late_ps = c.get<I64>("late_ps")};
+      .bytes_per_s = c.get<I64>("bytes_per_s"), .latency_ps = c.get<I64>("latency_ps"), .late_ps = c.get<I64>("late_ps"),
+      .merge = c.number("merge") != 0};
   const auto finish = c.get<std::int64_t>("finish_ps");
   const ccl_lab::Unlocked unlocked;
-  return static_cast<int>(ccl_lab::sim::simulate_exchanges(in, finish));
+  const ccl_lab::sim::ExchangesResult found = ccl_lab::sim::simulate_exchanges(in, finish);
+  return {static_cast<int>(found.status), found.members};
 }
 
 // A Flow with the columns that it reads from.
@@ -129,7 +131,7 @@ void bind_sim_scale(nb::module_& m) {
         "Times of the puts inside nodes after their rings, into the column finish_ps; false where columns do not fit "
         "(native/src/sim/gathers.hpp).");
   m.def("simulate_exchanges", &simulate_exchanges, nb::arg("columns"),
-        "Times of exchanges where some ranks share NICs, into the column finish_ps; returns the status "
+        "Times of exchanges where some ranks share NICs, into the column finish_ps; returns (status, ranks that were evaluated) "
         "(native/src/sim/exchanges.hpp).");
   nb::class_<HeldFlow>(m, "Flow", "Ops timed as they are told (native/src/sim/flow.hpp). Use ccl_lab.simulate.")
       .def(nb::new_(&make_flow), nb::arg("columns"))
