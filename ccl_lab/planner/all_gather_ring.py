@@ -50,5 +50,5 @@ def loops(problem: Problem) -> RingLoops:
 
 
 def loops_along(problem: Problem, at: Rings) -> RingLoops:
-    """What rings of weight 1 repeat."""
+    """What `along` repeats."""
     return ring_loops(at, at.units, at.first[:: problem.n], stride=0, depth=1, steps=problem.n - 1, reducing=0, copies=not problem.in_place)

@@ -114,21 +114,18 @@ def reduce_scatter(problem: Problem) -> Builder:
     return reduce_scatter_ring.along(problem, "balance", rank_rings(problem.topology))
 
 
-def all_gather_loops(problem: Problem) -> RingLoops | None:
-    """What `all_gather` repeats; None where lanes carry different shares."""
-    at = _even_rings(problem)
-    return None if at is None else all_gather_ring.loops_along(problem, at)
+def all_gather_loops(problem: Problem) -> RingLoops:
+    """What `all_gather` repeats."""
+    return all_gather_ring.loops_along(problem, _rings(problem))
 
 
-def reduce_scatter_loops(problem: Problem) -> RingLoops | None:
-    """What `reduce_scatter` repeats; None where lanes carry different shares."""
-    at = _even_rings(problem)
-    return None if at is None else reduce_scatter_ring.loops_along(problem, at)
+def reduce_scatter_loops(problem: Problem) -> RingLoops:
+    """What `reduce_scatter` repeats."""
+    return reduce_scatter_ring.loops_along(problem, _rings(problem))
 
 
-def _even_rings(problem: Problem) -> Rings | None:
-    at = rank_rings(problem.topology) if is_degraded(problem.topology) else rings(problem)
-    return at if (at.weight == 1).all() else None
+def _rings(problem: Problem) -> Rings:
+    return rank_rings(problem.topology) if is_degraded(problem.topology) else rings(problem)
 
 
 def broadcast(problem: Problem) -> Builder:

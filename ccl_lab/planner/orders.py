@@ -69,11 +69,12 @@ def orders_of(problem: Problem, both_ways: bool = False) -> np.ndarray:
 
 def ring_loops(at: Rings, parts: int, first: np.ndarray, stride: int, depth: int, steps: int, reducing: int,
                copies: bool = False) -> RingLoops:
-    """The loops of an algorithm on rings of one slice each, of weight 1, the message of ring c beginning at chunk first[c] of its block."""
+    """The loops of an algorithm on rings of one slice each, the message of ring c beginning at chunk first[c] of its block."""
     orders = at.rank.reshape(at.channels, -1)
+    weight = at.weight[:: orders.shape[1]]
     return RingLoops(orders=orders, channel=at.channel[:: orders.shape[1]], parts=parts, depth=depth, steps=steps, reducing=reducing,
-                     first=first[:, None], stride=stride, span=1, slice_of=np.zeros((at.channels, 1), np.int64),
-                     copies=copies)
+                     first=first[:, None], stride=stride, span=1 if (weight == 1).all() else weight,
+                     slice_of=np.zeros((at.channels, 1), np.int64), copies=copies)
 
 
 def flatten(orders: np.ndarray, channel: np.ndarray | None = None, weight: np.ndarray | None = None) -> Rings:

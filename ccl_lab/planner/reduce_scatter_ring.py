@@ -58,7 +58,7 @@ def loops(problem: Problem) -> RingLoops:
 
 
 def loops_along(problem: Problem, at: Rings) -> RingLoops:
-    """What rings of weight 1 repeat."""
+    """What `along` repeats."""
     depth = ring_depth(problem, at.channels)
     first = at.first[:: problem.n] * depth
     return ring_loops(at, at.units * depth, first, stride=0, depth=depth, steps=problem.n - 1, reducing=problem.n - 1)

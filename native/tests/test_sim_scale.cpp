@@ -37,7 +37,8 @@ struct Ring {
     finish.assign(row.size(), -1);
     RingsInput in;
     in.units = units, in.chains = 1, in.stations = 1, in.steps = steps, in.reducing = reducing, in.jumps = jumps, in.merged = merged;
-    in.nominal_bytes = *std::max_element(bytes.begin(), bytes.end());
+    const std::vector<std::int64_t> nominal{*std::max_element(bytes.begin(), bytes.end())};
+    in.nominal_bytes = nominal;
     in.slices = slices, in.bytes = bytes, in.group = group, in.memory = memory, in.link_a = a, in.link_b = b;
     in.memory_bytes_per_s = memory_rate, in.a_bytes_per_s = rate, in.b_bytes_per_s = rate, in.latency_ps = latency, in.ticks = ticks;
     in.late_ps = zeros, in.ready_ps = zeros, in.row = row, in.memory_free_ps = zeros, in.begin_ps = none, in.begin_batch = none;

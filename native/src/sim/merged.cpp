@@ -185,7 +185,7 @@ void Merged::send(std::size_t chain, Messages& sent) {
   a.free_ps = through(constant ? 0 : in_.all_a[r], start, bytes, in_.a_bytes_per_s[r]);
   b.free_ps = through(constant ? 0 : in_.all_b[r], start, bytes, in_.b_bytes_per_s[r]);
   c.left_ps = std::max(a.free_ps, b.free_ps);
-  const std::int64_t leaves = std::max({c.batch >> kPlaceBits, a.free_tick, b.free_tick}) + in_.nominal_bytes;
+  const std::int64_t leaves = std::max({c.batch >> kPlaceBits, a.free_tick, b.free_tick}) + in_.nominal_bytes[0];
   a.free_tick = b.free_tick = leaves;
   sent.push_back({c.left_ps + in_.latency_ps[r], leaves, c.batch});
   if (sent.back().arrive_ps > kLatest || leaves > kLastTick || (c.batch & (kPlaces - 1)) > kPlaces - 8) status_ = RingsStatus::overflow;
@@ -282,7 +282,7 @@ RingsStatus Merged::run() {
     before = std::exchange(sum, 0);
     for (std::size_t u = 0; u < units && status_ == RingsStatus::ok; ++u) {
       const std::int64_t stopped = stopped_[(u + units - 1) % units];
-      const std::int64_t promised = stopped == kNever ? kNever : ((stopped >> kPlaceBits) + in_.nominal_bytes) << kPlaceBits;
+      const std::int64_t promised = stopped == kNever ? kNever : ((stopped >> kPlaceBits) + in_.nominal_bytes[0]) << kPlaceBits;
       visit(u, promised, received, sent);
       received.swap(sent);
     }
@@ -300,7 +300,7 @@ RingsStatus Merged::run() {
 }  // namespace
 
 RingsStatus merged_rings(const RingsInput& in, RingsOutput& out) {
-  const bool fits = in.stations == 1 && in.depth == 1 && !in.copies && in.chains <= kMostChains && in.nominal_bytes > 0 &&
+  const bool fits = in.stations == 1 && in.depth == 1 && !in.copies && in.chains <= kMostChains && in.nominal_bytes[0] > 0 &&
                     std::all_of(in.ticks.begin(), in.ticks.end(), [](std::uint8_t ticks) { return ticks != 0; });
   std::int64_t messages = 0;
   for (const std::int64_t slices : in.slices) messages += slices * in.steps;

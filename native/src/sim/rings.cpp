@@ -10,6 +10,7 @@
 #include "both_ways.hpp"
 #include "changes.hpp"
 #include "merged.hpp"
+#include "paces.hpp"
 #include "runs.hpp"
 #include "swept.hpp"
 #include "unit.hpp"
@@ -29,7 +30,10 @@ bool good(const RingsInput& in) {
   if (in.n_sizes != 1 && in.n_sizes != in.units * in.stations) return false;
   const auto rows = static_cast<std::size_t>(in.units * in.chains * in.stations);
   const auto slots = static_cast<std::size_t>(in.chains * most);
-  if (!time(in.nominal_bytes)) return false;
+  if (in.nominal_bytes.size() != in.slices.size() || !all(in.nominal_bytes, time)) return false;
+  if (!Paces::even(in.nominal_bytes) &&
+      (most > 1 || in.n_sizes > 1 || in.swept || in.merged || !in.backward.empty() || !Paces::fit(in.nominal_bytes, in.stations * in.depth)))
+    return false;
   if (in.bytes.size() != slots * static_cast<std::size_t>(in.depth * in.n_sizes) || in.group.size() != slots) return false;
   for (const auto& ids : {in.memory, in.link_a, in.link_b})
     if (ids.size() != rows || !all(ids, [&](std::int32_t id) { return id >= 0 && id < 3 * static_cast<std::int64_t>(rows); })) return false;
@@ -46,7 +50,9 @@ bool good(const RingsInput& in) {
 }
 
 std::vector<Stream> streams(const RingsInput& in) {
-  return std::vector<Stream>(static_cast<std::size_t>(in.chains), Stream(in.stations * in.depth));
+  std::vector<Stream> all;
+  for (const Pace& each : Paces(in.nominal_bytes, in.stations * in.depth).of) all.emplace_back(in.stations * in.depth * each.messages);
+  return all;
 }
 
 RingsStatus circle(const RingsInput& in, RingsOutput& out, bool together) {

@@ -2,7 +2,10 @@
 #include "runs.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
+
+#include "paces.hpp"
 
 namespace ccl_lab::sim {
 namespace {
@@ -15,7 +18,9 @@ constexpr std::int64_t kPatience = 4, kLongestPause = 128;
 Runs::Runs(const RingsInput& in, RingsOutput& out, Unit& unit) : in_(in), out_(out), unit_(unit) {
   find_alike(1);
   const auto alone = std::ranges::count_if(last_alike_, [u = std::int64_t{0}](std::int64_t last) mutable { return last == u++; });
-  if (2 * alone > in.units) find_alike(2);
+  // Loops have to be as far in their period as those that they are compared with.
+  const std::int64_t period = in.stations * in.depth, rounds = Paces(in.nominal_bytes, period).first_rounds;
+  if (const std::int64_t stride = std::lcm(2 * alone > in.units ? 2 : 1, period / std::gcd(period, rounds)); stride > 1) find_alike(stride);
   visits_.resize(static_cast<std::size_t>(2 * stride_));
 }
 
