@@ -131,6 +131,31 @@ TEST_ON_BOTH_KERNELS(memory_that_was_freed_is_forgotten_and_given_back) {
   CHECK(rank.arena->used() < 4 * kBig);
 }
 
+// An input in place in an output is looked up by itself: where a smaller buffer was, it was read out of the freed one's pages.
+TEST_ON_BOTH_KERNELS(a_buffer_around_what_was_freed_has_none_of_its_pages) {
+  Rank rank;
+  if (!can_tell_pages()) return;
+  map_blocks_from(kMapped);
+  std::vector<void*> fillers;
+  bool around = false;
+  for (int i = 0; i < 32 && !around; ++i) {
+    void* const small = std::malloc(kBig);
+    rank.notice_often(small, kBig);
+    CHECK_EQ(rank.registry->size(), std::size_t{1});
+    const std::uintptr_t was = place_of_freed(small);
+    void* const large = std::malloc(4 * kBig);
+    const auto begin = reinterpret_cast<std::uintptr_t>(large);
+    around = begin < was && was + kBig <= begin + 4 * kBig;
+    rank.registry->notice(large, 4 * kBig);
+    if (around) CHECK_EQ(rank.registry->size(), std::size_t{0});
+    std::free(large);
+    if (!around) fillers.push_back(std::malloc(kBig));  // it went into a gap that is too small for the large one
+  }
+  CHECK(around);
+  for (void* filler : fillers) std::free(filler);
+  map_blocks_from(kInHeap);
+}
+
 TEST_ON_BOTH_KERNELS(a_reallocation_keeps_its_bytes) {
   Rank rank;
   if (!can_tell_pages()) return;

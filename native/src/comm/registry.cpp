@@ -323,9 +323,17 @@ bool Registry::still_mapped(const Entry& entry) const {
   return is_mapped(segment_->fd(), segment_->header().arena_offset + entry.block->offset(), entry.block->size());
 }
 
+Registry::Entries::iterator Registry::forget_the_gone(Entries::iterator from, const std::byte* end) {
+  const auto is_gone = [this](const auto& item) { return item.second.noticed && !intact(item.first, item.second); };
+  const auto begins_before = [&](Entries::iterator at) { return at != entries_.end() && (end == nullptr || at->first < end); };
+  while (begins_before(from) && is_gone(*from)) from = forget(from);
+  for (auto at = from; begins_before(at);) at = is_gone(*at) ? forget(at) : std::next(at);
+  return from;
+}
+
 void Registry::forget_the_gone() {
   std::erase_if(kept_, [this](const Entry& entry) { return !still_mapped(entry); });
-  for (auto at = entries_.begin(); at != entries_.end();) at = at->second.noticed && !intact(at->first, at->second) ? forget(at) : std::next(at);
+  forget_the_gone(entries_.begin(), nullptr);
 }
 
 Registry::Seen& Registry::seen(const void* data) {
@@ -377,6 +385,8 @@ void Registry::notice(const void* data, std::uint64_t nbytes) {
     }
     at = forget(at);
   }
+  // Parts of it are looked up by themselves, as an input that lies in its output is: none may be found where a smaller one was.
+  at = forget_the_gone(at, begin + nbytes);
   if (!worth_it(data, nbytes) || !can_tell_pages() || !seen_before(data, nbytes)) return;
   // What was noticed where this one lies now was smaller, or is gone.
   while (at != entries_.end() && at->first < begin + nbytes) {

@@ -120,6 +120,8 @@ class Registry {
   Entries::iterator forget(Entries::iterator found);
   bool still_mapped(const Entry& entry) const;
   void forget_the_gone();
+  // Of the ranges from `from` on that begin before `end` (null: all); returns the first of them that is left, or the one behind.
+  Entries::iterator forget_the_gone(Entries::iterator from, const std::byte* end);
   void await_and_notice(const node::Call& call, int place, int n);
   Seen& seen(const void* data);
   static bool worth_it(const void* data, std::uint64_t nbytes);
