@@ -374,6 +374,27 @@ def sends_under_way(comm: ccl.Communicator) -> None:
     comm.barrier()
 
 
+def buffers_around_freed_ones(comm: ccl.Communicator) -> None:
+    """New arrays lie where smaller ones were that had come often: an input in place in one is read where it is now."""
+    n, mine, rng = comm.size, comm.rank, np.random.default_rng(7)
+    numbers = (np.arange(64 * 1024) % 199).astype(np.float32)
+    for turn in range(60):
+        count = int(rng.choice([8, 16, 24, 48, 64])) * 1024
+        whole = np.empty((n, count), np.float32)
+        collective = ("all_gather", "reduce_scatter")[turn // 2 % 2]
+        for repeat in range(12):  # often enough that the next one there is worth registering, too
+            where = f"{collective} of {count}, turn {turn}, call {repeat}, rank {mine}"
+            whole[:] = -1 if collective == "all_gather" else numbers[:count]
+            whole[mine] = numbers[:count] + mine
+            if collective == "all_gather":
+                comm.all_gather(whole[mine], out=whole)
+                assert all(np.array_equal(whole[r], numbers[:count] + r) for r in range(n)), where
+            else:
+                comm.reduce_scatter(whole, out=whole[mine])
+                assert np.array_equal(whole[mine], n * numbers[:count] + mine), where
+        del whole
+
+
 def own_block_in_place(comm: ccl.Communicator) -> None:
     """The rank's own block of the larger buffer may be the smaller one; any other overlap is refused, large or small."""
     n, rank = comm.size, comm.rank

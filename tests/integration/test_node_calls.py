@@ -66,6 +66,10 @@ def test_case(case):
     run_case(f"{case}(comm)")
 
 
+def test_a_new_buffer_around_a_freed_one():
+    run_case("buffers_around_freed_ones(comm)", MALLOC_MMAP_THRESHOLD_="65536")  # each array is a mapping, where the last one was
+
+
 def test_read_only_inputs(tmp_path):
     run_case(f"read_only_inputs(comm, {str(tmp_path / 'x')!r})")
 
