@@ -293,7 +293,7 @@ def finish(
             if part
         )
     )
-    print(score.text(rows))
+    print(score.text(rows, left_out=left_out.splitlines()))
     facts = {
         "summary": _summary(rows), "cores": cores, "rounds": number, "huge_pages": huge_pages(), "floor": floor,
         "memory_bytes": memory, "left_out": left_out.splitlines()[1:], "floor_rounds": rounds.run.floors,

@@ -221,6 +221,14 @@ def test_fifteen_aims() -> None:
     assert "Aims of all_reduce (us): 1 of 15 met" in score.text([row("ccl_lab", 0.08, nbytes=8)])
 
 
+def test_score_tells_of_a_wrong_result_of_ours() -> None:
+    lines = ["  mpich5, 4 ranks: wrong result, element 3 (all_gather 64 KiB)", "  ccl_lab, 4 ranks: no result in 30 s (barrier)"]
+    assert score.right(lines).met
+    wrong = "  ccl_lab-plain, 4 ranks: wrong result, element 12582912 (all_gather 64 MiB)"
+    assert score.right([*lines, wrong]) == score.Verdict("every result of ours is right", wrong.strip(), False)
+    assert f"NOT MET  every result of ours is right: {wrong.strip()}" in score.text(scored(1.0, 3.0), left_out=[wrong])
+
+
 def test_score_reads_a_list_and_a_record_and_nothing_else(
     tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:
