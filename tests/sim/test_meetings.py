@@ -168,6 +168,36 @@ def test_several_nodes_are_met_as_by_their_ops(unequal: bool, whole: None, as_of
     assert refused <= (20 if unequal else 0), (compared, refused)
 
 
+def other_rates(case: Drawn) -> Drawn:
+    """The same schedule where NICs of some nodes became slower after it was planned; fabrics as fast as can be, latencies short or long."""
+    topology, rng = case.topology, case.rng
+    rates = np.array(topology.nic_bytes_per_s).reshape(topology.n_nodes, -1)
+    for node in rng.choice(topology.n_nodes, int(rng.integers(1, 4))):
+        rates[node] //= int(rng.choice([3, 40]))
+    latency = np.array(topology.nic_latency_ps)
+    latency[:] = int(rng.choice([0, 0, 10**6, 10**9]))
+    fabric = np.full_like(topology.fabric_bytes_per_s, 10**14)
+    return case._replace(topology=topology.replace(nic_bytes_per_s=rates.ravel(), nic_latency_ps=latency, fabric_bytes_per_s=fabric))
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_rates_that_nobody_planned_for(several: bool, whole: None, as_of_many: None) -> None:
+    """What left last, and what came last, decide about ends, where nodes differ by more than plans would have them."""
+    compared = 0
+    for seed in range(2000, 2040):
+        drawn_case = draw_several(seed, most_nodes=12) if several else draw(seed, most_nodes=9)
+        if drawn_case is None:
+            continue
+        case = other_rates(drawn_case)
+        try:
+            times, _ = case.found(meeting_finish, case.outlined.meetings)
+        except Inapplicable:
+            continue
+        assert times == case.wanted(change=False)[0], seed
+        compared += 1
+    assert compared >= 20
+
+
 def turns_one_by_one(source: np.ndarray, to: np.ndarray, batch: np.ndarray) -> list[int]:
     """Rows by (batch, turn, op), as exact.py has it."""
     given: dict[tuple[int, int, int], set[int]] = {}
