@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from ccl_lab import Topology, World, plan
+from ccl_lab.planner.bounds import lower_bound
 
 from .record import percentiles
 
@@ -107,17 +108,12 @@ def silenced(world: World, schedule: Any, fraction: float, seconds: float, node:
     return {"time_s": time_s, "held": held, "paths": paths}
 
 
-def limit_s(nodes: int, nics: int, rate: float, nbytes: int) -> float:
-    """The least seconds of an all_reduce whose `nodes` have `nics` NICs of `rate` Gb/s each: 2 (n − 1) / n of the bytes leave each node."""
-    return 2 * (nodes - 1) / nodes * nbytes / (nics * rate * 1e9 / 8)
-
-
 def measure(nodes: int, nics: int, rate: float, nbytes: str = NBYTES, rounds: int = ROUNDS) -> dict[str, Any]:
     """Every fraction, on one shape, pulled; then some of them, silent."""
     topology = Topology.cluster(nodes=nodes, gpus_per_node=1, nics_per_node=nics, nic_gbits_per_s=rate)
     schedule = plan("all_reduce", topology, nbytes=nbytes, algorithm="ring")
     rows, silent, lost = [], [], 1 / nics
-    least_s = limit_s(nodes, nics, rate, schedule.nbytes)
+    least_s = lower_bound(topology, "all_reduce", schedule.nbytes)
     with World(topology, timeout="300s") as world:
         world.run(schedule)
         for fraction in FRACTIONS:

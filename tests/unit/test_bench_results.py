@@ -223,7 +223,7 @@ def test_fifteen_aims() -> None:
 
 def test_score_tells_of_a_wrong_result_of_ours() -> None:
     lines = ["  mpich5, 4 ranks: wrong result, element 3 (all_gather 64 KiB)", "  ccl_lab, 4 ranks: no result in 30 s (barrier)"]
-    assert score.right(lines).met
+    assert score.right(lines).met and score.right(None).met is None
     wrong = "  ccl_lab-plain, 4 ranks: wrong result, element 12582912 (all_gather 64 MiB)"
     assert score.right([*lines, wrong]) == score.Verdict("every result of ours is right", wrong.strip(), False)
     assert f"NOT MET  every result of ours is right: {wrong.strip()}" in score.text(scored(1.0, 3.0), left_out=[wrong])
