@@ -30,7 +30,7 @@ from .jobs import ME, join, paths, sh  # noqa: E402
 
 def pulled(comm: Any) -> None:
     """Bytes of a GPU that were with a NIC when it went are sent again, from where they lie, over the other."""
-    gpu, count = device_cases.Gpu(), 1 << 22
+    gpu, count = device_cases.Gpu(), 1 << 21
     every = np.stack([np.arange(count, dtype=np.float32) * (rank + 1) for rank in range(comm.size)])
     x, out = gpu.array(every[ME]), gpu.array(shape=every.shape, dtype=np.float32)
     for _ in range(2):
