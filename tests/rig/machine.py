@@ -22,7 +22,8 @@ TIMED_OUT, DIED = 124, 125  # statuses that no command gave
 INIT = Path(__file__).with_name("guest_init.sh")
 MEMORY_FOLDER = "/dev/shm"
 LAST_WORDS_S = 5.0  # a console is read on for this long after its machine ended
-# Each run of pages of a machine's process is a mapping of the host's. Who has too many gets a segmentation fault, and only the kernel knows why.
+# Each run of pages of a machine's process is a mapping of the host's. Who has too many ends with a segmentation fault, and only the kernel
+# says why.
 NO_MORE_MAPPINGS = "ran out of memory on the host side"
 Sink = Callable[[int, str, bytes], None]
 
@@ -53,7 +54,8 @@ class Outcome:
         shown = ("stdout", "stderr", "kernel") if self.status in (TIMED_OUT, DIED) else ("stdout", "stderr")
         parts += [f"{name}:\n{text}" for name in shown if (text := getattr(self, name))]
         if NO_MORE_MAPPINGS in self.kernel:
-            parts.append(f"the host gave it no more memory: a process touched more than vm.max_map_count ({_most_mappings()}) scattered pages; use less")
+            limit = f"vm.max_map_count ({_most_mappings()})"
+            parts.append(f"the host gave it no more memory: a process touched more than {limit} scattered pages; use less")
         return "\n".join(parts)
 
 

@@ -71,6 +71,8 @@ struct Board {
   std::atomic<std::uint64_t> taken;
   // 0: runs; else how it sleeps (park.hpp). A futex.
   alignas(kLineBytes) std::atomic<std::uint32_t> parked;
+  // Where the owner ran when it last looked, plus 1 (spread.hpp); 0: it has not.
+  std::atomic<std::int32_t> core;
   // Of the lowest rank of the node only: how many of its ranks sleep.
   alignas(kLineBytes) std::atomic<std::uint32_t> n_parked;
   alignas(kLineBytes) Line headers[kHeaders];

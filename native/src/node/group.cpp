@@ -30,11 +30,14 @@ constexpr std::uint64_t kSmallBytes = 8192;
 constexpr std::uint32_t kCrossFrom = 8192;
 constexpr std::uint64_t kSmallBytesOfAll = 65536;
 
+bool rooted(Collective collective) {
+  return collective == Collective::broadcast || collective == Collective::reduce || collective == Collective::gather ||
+         collective == Collective::scatter;
+}
+
 std::uint64_t what_of(const Call& call) {
-  const bool rooted = call.collective == Collective::broadcast || call.collective == Collective::reduce ||
-                      call.collective == Collective::gather || call.collective == Collective::scatter;
   return static_cast<std::uint64_t>(call.collective) | static_cast<std::uint64_t>(call.dtype) << 8 |
-         static_cast<std::uint64_t>(call.redop) << 16 | static_cast<std::uint64_t>(rooted ? call.root + 1 : 0) << 32;
+         static_cast<std::uint64_t>(call.redop) << 16 | static_cast<std::uint64_t>(rooted(call.collective) ? call.root + 1 : 0) << 32;
 }
 
 std::uint64_t signature_of(std::uint64_t what, std::uint64_t nbytes) {
@@ -273,47 +276,76 @@ Turn Group::step() {
 
 Turn Group::drive(std::int64_t for_ns) {
   const bool crowded = core_.n > core_.n_cores;
+  Turn turn = Turn::waiting;
   for (int polls = crowded ? kPollsBeforeYield : kPollsPerLook; polls > 0; --polls) {
-    const Turn turn = step();
+    turn = step();
     if (turn == Turn::done || turn == Turn::failed) return turn;
     if (turn == Turn::waiting) relax();
   }
-  return for_ns <= 0 ? Turn::waiting : wait_for(for_ns);
+  return for_ns <= 0 ? Turn::waiting : wait_for(for_ns, turn);
 }
 
-Turn Group::wait_for(std::int64_t for_ns) {
+// `turn` is what the last step was.
+Turn Group::wait_for(std::int64_t for_ns, Turn turn) {
   const bool crowded = core_.n > core_.n_cores;
   const std::int64_t begin_ns = now_ns();
-  std::int64_t idle_ns = begin_ns;
+  std::int64_t now = begin_ns, idle_ns = begin_ns;
   for (int polls = 1;; ++polls) {
-    Turn turn = step();
-    if (turn == Turn::done || turn == Turn::failed) return turn;
     if (turn == Turn::busy) {
-      idle_ns = 0;
-      continue;
+      while (turn == Turn::busy) turn = step();
+      idle_ns = now = now_ns();
     }
+    if (turn == Turn::done || turn == Turn::failed) return turn;
     if (!crowded && polls % kPollsPerLook != 0) {
       relax();
-      continue;
+    } else {
+      if (own_->aborted()) {
+        stop(own_->abort_status());
+        return Turn::failed;
+      }
+      if (!crowded) now = now_ns();
+      if (now - begin_ns > for_ns) return Turn::waiting;
+      if (now - idle_ns < options_.spin_ns + kYieldNs) {
+        now = give_way(now - idle_ns, now);
+      } else {
+        turn = sleep(for_ns - (now - begin_ns));
+        if (turn == Turn::done || turn == Turn::failed) return turn;
+        now = now_ns();
+      }
     }
-    const std::int64_t now = now_ns();
-    if (idle_ns == 0) idle_ns = now;
-    if (own_->aborted()) {
-      stop(own_->abort_status());
-      return Turn::failed;
-    }
-    if (now - begin_ns > for_ns) return Turn::waiting;
-    if (now - idle_ns < std::min(options_.spin_ns, kSpinAloneNs) && !crowded) continue;
-    if (now - idle_ns < options_.spin_ns + kYieldNs) {
-      ::sched_yield();
-      continue;
-    }
-    core_.parking.announce(Sleep::futex);
     turn = step();
-    if (turn == Turn::waiting) core_.parking.sleep(for_ns - (now - begin_ns));
-    core_.parking.take_back();
-    if (turn == Turn::done || turn == Turn::failed) return turn;
   }
+}
+
+// To whoever else needs this core, where there may be one. The time afterwards.
+std::int64_t Group::give_way(std::int64_t idle_for_ns, std::int64_t now) {
+  const bool crowded = core_.n > core_.n_cores;
+  if (!crowded && idle_for_ns < std::min(options_.spin_ns, kSpinAloneNs)) return now;
+  if (spread_.due()) spread_.look(core_, now);
+  if (crowded && idle_for_ns < options_.spin_ns && mates_wait_too()) {
+    relax();
+    return now_ns();
+  }
+  ::sched_yield();
+  const std::int64_t back_ns = now_ns();
+  spread_.away(back_ns - now, back_ns);
+  return back_ns;
+}
+
+Turn Group::sleep(std::int64_t longest_ns) {
+  core_.parking.announce(Sleep::futex);
+  const Turn turn = step();
+  if (turn == Turn::waiting) core_.parking.sleep(longest_ns);
+  core_.parking.take_back();
+  return turn;
+}
+
+// Whoever is on this core waits, as this rank does, for ranks of other cores. Of small messages: those who wait in a large one can run
+// the tasks of others, and spinning was no faster there.
+bool Group::mates_wait_too() const {
+  const Collective collective = core_.call.collective;
+  const bool from_all = small_ && collective != Collective::send_recv && !rooted(collective);
+  return from_all && core_.stage == 1 && spread_.all_here_entered(core_);
 }
 
 Status Group::missing(double timeout_s) const {

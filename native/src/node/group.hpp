@@ -23,6 +23,7 @@
 
 #include "node/core.hpp"
 #include "node/large.hpp"
+#include "node/spread.hpp"
 #include "node/trials.hpp"
 
 namespace ccl_lab::node {
@@ -104,10 +105,14 @@ class Group {
   void describe_buffers();
   void learn();
   bool locate(const std::byte* data, std::uint64_t nbytes, std::uint64_t& offset, std::uint16_t& head, std::uint16_t& tail) const;
-  Turn wait_for(std::int64_t for_ns);
+  Turn wait_for(std::int64_t for_ns, Turn turn);
+  std::int64_t give_way(std::int64_t idle_for_ns, std::int64_t now);
+  bool mates_wait_too() const;
+  Turn sleep(std::int64_t longest_ns);
 
   Core core_;
   Large large_;
+  Spread spread_;
   std::shared_ptr<RankSegment> own_;
   GroupOptions options_;
   std::vector<Alias> aliases_;  // by address

@@ -1,0 +1,72 @@
+// Where the ranks of a node run; see spread.hpp.
+#include "node/spread.hpp"
+
+#include <algorithm>
+
+namespace ccl_lab::node {
+
+namespace {
+
+constexpr std::int64_t kLongestHoldNs = 4'000'000'000;
+constexpr std::int64_t kBadIfWithinNs = 20'000'000;   // of a move
+constexpr std::int64_t kGoodAfterNs = 1'000'000'000;
+
+}  // namespace
+
+int Spread::better_core(const std::vector<int>& cores, int place, const cpu_set_t& allowed) {
+  const auto on = [&cores](int core) { return std::count(cores.begin(), cores.end(), core); };
+  const int mine = cores[static_cast<std::size_t>(place)];
+  if (mine < 0 || std::count(cores.begin() + place + 1, cores.end(), mine) > 0) return -1;
+  int best = -1;
+  auto least = on(mine) - 1;  // so many others are here: elsewhere must be fewer
+  for (int core = 0; core < CPU_SETSIZE && least > 0; ++core) {
+    if (core == mine || !CPU_ISSET(static_cast<std::size_t>(core), &allowed) || on(core) >= least) continue;
+    best = core;
+    least = on(core);
+  }
+  return best;
+}
+
+void Spread::look(const Core& core, std::int64_t now_ns) {
+  waits_ = kWaitsPerLook;
+  const int mine = ::sched_getcpu();
+  if (core.own->core.load(std::memory_order_relaxed) != mine + 1) core.own->core.store(mine + 1, std::memory_order_relaxed);
+  cores_.resize(core.members.size());
+  mates_.clear();
+  known_ = mine >= 0;
+  for (int place = 0; place < core.n; ++place) {
+    const int at = place == core.place ? mine : core.members[static_cast<std::size_t>(place)].board->core.load(std::memory_order_relaxed) - 1;
+    cores_[static_cast<std::size_t>(place)] = at;
+    known_ = known_ && at >= 0;
+    if (place != core.place && at == mine) mates_.push_back(place);
+  }
+  if (!known_ || now_ns < next_ns_ || static_cast<int>(mates_.size()) < 2 - (core.n <= core.n_cores)) return;
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
+  const int target = better_core(cores_, core.place, allowed);
+  if (target < 0) return;
+  move(core, target, allowed, now_ns);
+}
+
+void Spread::move(const Core& core, int target, const cpu_set_t& allowed, std::int64_t now_ns) {
+  if (moved_ns_ != 0 && now_ns - moved_ns_ > kGoodAfterNs) hold_ns_ = kFirstHoldNs;
+  moved_ns_ = now_ns;
+  next_ns_ = now_ns + hold_ns_;
+  cpu_set_t there;
+  CPU_ZERO(&there);
+  CPU_SET(static_cast<std::size_t>(target), &there);
+  if (::sched_setaffinity(0, sizeof there, &there) != 0) return;
+  ::sched_setaffinity(0, sizeof allowed, &allowed);
+  core.own->core.store(::sched_getcpu() + 1, std::memory_order_relaxed);
+}
+
+void Spread::disturbed(std::int64_t now_ns) {
+  if (moved_ns_ != 0 && now_ns - moved_ns_ < kBadIfWithinNs) {
+    hold_ns_ = std::min(8 * hold_ns_, kLongestHoldNs);
+    moved_ns_ = 0;
+  }
+  next_ns_ = std::max(next_ns_, now_ns + hold_ns_);
+}
+
+}  // namespace ccl_lab::node
