@@ -70,6 +70,7 @@ TEST(the_last_rank_of_a_core_goes_where_fewer_are) {
   CHECK_EQ(Spread::better_core({1, 0, 0, 0}, 0, two), -1);  // alone already
   CHECK_EQ(Spread::better_core({0, 0, 1}, 1, two), -1);     // two and one would be one and two
   CHECK_EQ(Spread::better_core({0, 0}, 1, two), 1);
+  CHECK_EQ(Spread::better_core({0, 0, 1, 1}, 3, set_of({0, 1, 2})), 2);
 }
 
 TEST(the_emptiest_core_that_is_allowed_is_taken) {

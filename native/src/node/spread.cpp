@@ -2,6 +2,7 @@
 #include "node/spread.hpp"
 
 #include <algorithm>
+#include <array>
 
 namespace ccl_lab::node {
 
@@ -14,15 +15,17 @@ constexpr std::int64_t kGoodAfterNs = 1'000'000'000;
 }  // namespace
 
 int Spread::better_core(const std::vector<int>& cores, int place, const cpu_set_t& allowed) {
-  const auto on = [&cores](int core) { return std::count(cores.begin(), cores.end(), core); };
   const int mine = cores[static_cast<std::size_t>(place)];
-  if (mine < 0 || std::count(cores.begin() + place + 1, cores.end(), mine) > 0) return -1;
+  if (mine < 0 || std::find(cores.begin() + place + 1, cores.end(), mine) != cores.end()) return -1;
+  std::array<int, CPU_SETSIZE> ranks{};
+  for (const int core : cores)
+    if (core >= 0 && core < CPU_SETSIZE) ++ranks[static_cast<std::size_t>(core)];
   int best = -1;
-  auto least = on(mine) - 1;  // so many others are here: elsewhere must be fewer
-  for (int core = 0; core < CPU_SETSIZE && least > 0; ++core) {
-    if (core == mine || !CPU_ISSET(static_cast<std::size_t>(core), &allowed) || on(core) >= least) continue;
-    best = core;
-    least = on(core);
+  int least = mine < CPU_SETSIZE ? ranks[static_cast<std::size_t>(mine)] - 1 : 0;  // so many others are here: elsewhere must be fewer
+  for (std::size_t core = 0; core < CPU_SETSIZE && least > 0; ++core) {
+    if (!CPU_ISSET(core, &allowed) || ranks[core] >= least) continue;
+    best = static_cast<int>(core);
+    least = ranks[core];
   }
   return best;
 }
@@ -40,7 +43,7 @@ void Spread::look(const Core& core, std::int64_t now_ns) {
     known_ = known_ && at >= 0;
     if (place != core.place && at == mine) mates_.push_back(place);
   }
-  if (!known_ || now_ns < next_ns_ || static_cast<int>(mates_.size()) < 2 - (core.n <= core.n_cores)) return;
+  if (!known_ || mates_.empty() || now_ns < next_ns_) return;
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
   if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
