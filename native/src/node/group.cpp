@@ -280,7 +280,7 @@ Turn Group::drive(std::int64_t for_ns) {
   for (int polls = crowded ? kPollsBeforeYield : kPollsPerLook; polls > 0; --polls) {
     turn = step();
     if (turn == Turn::done || turn == Turn::failed) return turn;
-    if (turn == Turn::waiting) relax();
+    if (turn == Turn::waiting && !crowded) relax();
   }
   return for_ns <= 0 ? Turn::waiting : wait_for(for_ns, turn);
 }
