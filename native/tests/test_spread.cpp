@@ -28,7 +28,7 @@ cpu_set_t allowed_here() {
 
 // This thread as the last of `n` ranks; the others are boards only.
 struct Node {
-  explicit Node(int n, int n_cores) {
+  Node(int n, int n_cores) : spread(static_cast<std::size_t>(n)) {
     for (int j = 0; j < n; ++j) {
       boards.push_back(std::make_unique<Board>());
       core.members.push_back({nullptr, boards.back().get(), nullptr, nullptr});

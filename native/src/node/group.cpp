@@ -49,7 +49,7 @@ std::uint64_t signature_of(std::uint64_t what, std::uint64_t nbytes) {
 }  // namespace
 
 Group::Group(std::shared_ptr<RankSegment> own, std::vector<std::int32_t> ranks, const GroupOptions& options, SpanWriter* spans)
-    : own_(std::move(own)), options_(options) {
+    : spread_(ranks.size()), own_(std::move(own)), options_(options) {
   core_.ranks = std::move(ranks);
   core_.n = static_cast<int>(core_.ranks.size());
   core_.n_cores = options.n_cores > 0 ? options.n_cores : usable_cores_of_ranks();

@@ -10,8 +10,8 @@
 //                   broken ──reset(epoch), on all ranks──► idle
 //
 // Invariants
-//  - A collective allocates nothing, takes no lock and, unless it has to sleep, makes no system call but sched_yield and,
-//    for plain buffers, copies.
+//  - A collective allocates nothing, takes no lock and, unless it has to sleep, makes no system call but sched_yield, now and then one
+//    about cores that ranks share, and, for plain buffers, copies.
 //  - Memory in the arena is used in place. Other memory is copied by the kernel where that pays, else staged.
 //  - Whoever runs a collective where others could, or changes the aliases, has taken the group before.
 #pragma once

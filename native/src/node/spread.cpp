@@ -34,7 +34,6 @@ void Spread::look(const Core& core, std::int64_t now_ns) {
   waits_ = kWaitsPerLook;
   const int mine = ::sched_getcpu();
   if (core.own->core.load(std::memory_order_relaxed) != mine + 1) core.own->core.store(mine + 1, std::memory_order_relaxed);
-  cores_.resize(core.members.size());
   mates_.clear();
   known_ = mine >= 0;
   for (int place = 0; place < core.n; ++place) {

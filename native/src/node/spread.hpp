@@ -13,6 +13,7 @@
 
 #include <sched.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -24,6 +25,9 @@ class Spread {
  public:
   static constexpr int kWaitsPerLook = 64;
   static constexpr std::int64_t kSliceNs = 1'000'000;  // who keeps a core so long is no rank that waits
+
+  // Of a node of `n` ranks.
+  explicit Spread(std::size_t n) : cores_(n) { mates_.reserve(n); }
 
   // `cores[place]` is where a rank runs, -1 if that is not known; `allowed` is what `place` may use. Where it should go; -1: it stays.
   static int better_core(const std::vector<int>& cores, int place, const cpu_set_t& allowed);
