@@ -237,8 +237,12 @@ def catalogue() -> tuple[list[Party], dict[str, str]]:
 
 
 def environment(party: Party) -> dict[str, str]:
-    """The whole environment of its processes."""
-    return {**os.environ, **dict(party.library.env), **dict(party.env)}
+    """The whole environment of its processes.
+
+    Installed packages have their bytecode; those of a checkout keep theirs from the first start on, unless that is forbidden.
+    """
+    ours = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**ours, **dict(party.library.env), **dict(party.env)}
 
 
 def program(party: Party) -> Path:

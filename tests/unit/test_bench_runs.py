@@ -393,6 +393,11 @@ def test_a_program_that_does_not_compile_costs_its_peer_only(
     assert set(failed) == {"broken"} and failed["broken"]
 
 
+def test_a_checkout_may_keep_its_bytecode_as_installed_peers_have_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    assert "PYTHONDONTWRITEBYTECODE" not in catalogue.environment(catalogue.Party("x", "mpi", catalogue.Library("x")))
+
+
 def test_environment_of_a_party_is_ours_its_librarys_and_its_own() -> None:
     library = catalogue.Library("x", env=(("A", "1"), ("B", "1")))
     found = catalogue.environment(catalogue.Party("x-tm", "mpi", library, env=(("B", "2"),)))
