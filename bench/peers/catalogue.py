@@ -241,8 +241,8 @@ def environment(party: Party) -> dict[str, str]:
 
     Installed packages have their bytecode; those of a checkout keep theirs from the first start on, unless that is forbidden.
     """
-    ours = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    return {**ours, **dict(party.library.env), **dict(party.env)}
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**inherited, **dict(party.library.env), **dict(party.env)}
 
 
 def program(party: Party) -> Path:

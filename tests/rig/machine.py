@@ -54,16 +54,10 @@ class Outcome:
         shown = ("stdout", "stderr", "kernel") if self.status in (TIMED_OUT, DIED) else ("stdout", "stderr")
         parts += [f"{name}:\n{text}" for name in shown if (text := getattr(self, name))]
         if NO_MORE_MAPPINGS in self.kernel:
-            limit = f"vm.max_map_count ({_most_mappings()})"
-            parts.append(f"the host gave it no more memory: a process touched more than {limit} scattered pages; use less")
+            most = Path("/proc/sys/vm/max_map_count").read_text().strip()
+            told = f"a process touched more than vm.max_map_count ({most}) scattered pages; use less"
+            parts.append(f"the host gave it no more memory: {told}")
         return "\n".join(parts)
-
-
-def _most_mappings() -> str:
-    try:
-        return Path("/proc/sys/vm/max_map_count").read_text().strip()
-    except OSError:
-        return "unknown"
 
 
 def write_run(folder: Path, settings: Settings) -> None:
