@@ -112,7 +112,38 @@ def test_more_ops_than_can_be_told_are_timed_all_the_same() -> None:
     assert several.meta["evaluated"]["merged"] and several.meta["time_ps"] >= one.meta["time_ps"] > whole.meta["time_ps"]
 
 
+@pytest.mark.parametrize("block", range(2))
+def test_what_is_jumped_over_is_what_would_be_evaluated(block: int) -> None:
+    evaluated = jumped = 0
+    for seed in range(10 * block, 10 * block + 10):
+        rng = np.random.default_rng([seed, 77])
+        nodes, group = int(rng.integers(30, 120)), int(rng.choice([2, 4, 8]))
+        topology = Topology.cluster(
+            nodes=nodes, gpus_per_node=group, nics_per_node=group, nic_gbits_per_s=float(rng.choice([400, 100, 7.3])),
+            fabric_gbytes_per_s=400, local_gbytes_per_s=int(rng.choice([2, 20, 1000])))  # fmt: skip
+        gone = {(int(rng.integers(nodes)), int(rng.integers(group))) for _ in range(int(rng.integers(2, 5)))}
+        topology = topology.without(*sorted(gone))
+        late = {int(rng.integers(topology.n_ranks)): f"{int(rng.integers(1, 10**8))}ps"} if rng.random() < 0.4 else {}
+        outlined = outline("all_reduce", topology, 4 * topology.n_ranks * 2800, algorithm="hierarchical")
+        found, how = finish_times(outlined, topology, late=late)
+        if not how.get("merged"):
+            continue
+        want, _ = finish_times(outlined, topology, late=late, jumps=False)
+        assert found.tolist() == want.tolist(), seed
+        evaluated, jumped = evaluated + how["merged"], jumped + how["jumped"]
+    assert jumped > 5000 and evaluated > 0
+
+
+@pytest.mark.parametrize("nodes, gone", [(1024, ((7, 2), (512, 5))), (512, ((67, 0), (243, 2), (378, 7)))])
+def test_most_messages_of_many_nodes_are_jumped_over(nodes: int, gone: tuple[tuple[int, int], ...]) -> None:
+    topology = Topology.preset("h100", nodes).without(*gone)
+    outlined = outline("all_reduce", topology, "1GiB", algorithm="hierarchical")
+    found, how = finish_times(outlined, topology)
+    assert how["jumped"] > 3 * how["merged"] > 0
+    assert found.tolist() == finish_times(outlined, topology, jumps=False)[0].tolist()
+
+
 def test_more_messages_than_are_timed_one_by_one_are_refused() -> None:
-    topology = Topology.preset("h100", 16384).without((9, 3), (77, 5))
+    topology = Topology.preset("h100", 16384).without(*((1 + 1500 * i, i % 8) for i in range(10)))
     with pytest.raises(Inapplicable, match="too many messages to time each"):
         summarize(outline("all_reduce", topology, "1GiB", algorithm="hierarchical"), topology)

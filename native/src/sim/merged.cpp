@@ -1,90 +1,30 @@
-// See merged.hpp.
+// See merged.hpp and merged_unit.hpp.
 #include "merged.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
-#include <limits>
+#include <map>
+#include <numeric>
 #include <utility>
-#include <vector>
 
-#include "changes.hpp"
 #include "exact.hpp"
-#include "stream.hpp"
+#include "merged_unit.hpp"
 
 namespace ccl_lab::sim {
 namespace {
 
-constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t kMostChains = 64;  // a turn is a bit
 
-enum class Next : std::uint8_t { message, reduce, send, nothing };
+std::int64_t messages_of(const RingsInput& in) {
+  return std::accumulate(in.slices.begin(), in.slices.end(), std::int64_t{0}) * in.steps * in.units;
+}
 
-struct Chain {
-  Next next = Next::message;
-  std::int64_t slice = 0, message = -1;  // -1: what is sent before the first one
-  std::int64_t batch = 0;                // of its next op; of its last one where it waits for a message
-  std::int64_t clock_ps = 0, left_ps = 0;
-};
-
-struct Link {
-  std::int64_t free_ps = 0, free_tick = 0;
-};
-
-struct Due {
-  std::int64_t op;
-  std::size_t chain;
-  int turn;
-};
-
-using Messages = std::vector<Message>;
-
-class Merged {
- public:
-  Merged(const RingsInput& in, RingsOutput& out);
-
-  [[nodiscard]] RingsStatus run();
-
- private:
-  void begin(std::size_t unit);
-  void visit(std::size_t unit, std::int64_t promised, const std::vector<Messages>& received, std::vector<Messages>& sent);
-  void serve_batches(std::int64_t promised, std::vector<Messages>& sent);
-  void serve(std::size_t chain, std::vector<Messages>& sent);
-  void wait(Chain& chain, const Message& message) const;
-  void receive(std::size_t chain);
-  void after_reduce(std::size_t chain);
-  void end_slice(std::size_t chain);
-  void enter_slice(std::size_t chain);
-  void reduce(std::size_t chain);
-  void send(std::size_t chain, Messages& sent);
-  void line_up();
-  [[nodiscard]] std::int64_t through(std::int32_t link, std::int64_t start_ps, std::int64_t bytes, std::int64_t bytes_per_s) const;
-  [[nodiscard]] std::int64_t bytes_of(std::size_t chain) const;
-  [[nodiscard]] std::int64_t op_of(std::size_t chain) const;
-  [[nodiscard]] std::size_t row(std::size_t chain) const { return unit_ * chains_ + chain; }
-  [[nodiscard]] std::size_t slot(std::size_t chain) const {
-    return chain * slices_ + static_cast<std::size_t>(state_[row(chain)].slice);
-  }
-  [[nodiscard]] Link& link(std::int32_t id) { return links_[unit_ * links_of_unit_ + static_cast<std::size_t>(id)]; }
-
-  const RingsInput& in_;
-  RingsOutput& out_;
-  Changes changes_;
-  std::size_t chains_, slices_, links_of_unit_ = 0, unit_ = 0;
-  std::int64_t ops_per_group_ = 1;
-  std::vector<Chain> state_;      // [units][chains]
-  std::vector<Link> links_;       // [units][links of a unit]
-  std::vector<Messages> unread_;  // [units][chains] received, and beyond what could be served
-  std::vector<std::int64_t> stopped_;  // per unit: a batch before which it serves nothing more
-  std::vector<Messages> inbox_;        // [chains] of the unit at work
-  std::vector<std::size_t> taken_;     // [chains] messages of it
-  std::vector<Due> due_;               // ops of one batch
-  std::vector<std::uint64_t> turns_;   // per link of a unit: turns of this batch that are given away
-  RingsStatus status_ = RingsStatus::ok;
-};
+}  // namespace
 
 Merged::Merged(const RingsInput& in, RingsOutput& out)
     : in_(in), out_(out), changes_(in.changes, static_cast<std::size_t>(in.all_links)), chains_(static_cast<std::size_t>(in.chains)),
-      slices_(static_cast<std::size_t>(*std::max_element(in.slices.begin(), in.slices.end()))) {
+      slices_(static_cast<std::size_t>(*std::max_element(in.slices.begin(), in.slices.end()))), messages_(messages_of(in)) {
   const auto units = static_cast<std::size_t>(in.units);
   for (const auto ids : {in.memory, in.link_a, in.link_b})
     for (const std::int32_t id : ids) links_of_unit_ = std::max(links_of_unit_, static_cast<std::size_t>(id) + 1);
@@ -92,10 +32,42 @@ Merged::Merged(const RingsInput& in, RingsOutput& out)
   state_.resize(units * chains_);
   links_.resize(units * links_of_unit_);
   unread_.resize(units * chains_);
-  stopped_.assign(units, 0);
   inbox_.resize(chains_);
-  taken_.resize(chains_);
   turns_.resize(links_of_unit_);
+  loop_of_.resize(chains_);
+  known_.resize(chains_);
+  find_parts();
+}
+
+// Which chains of a unit meet; most units are of one kind.
+void Merged::find_parts() {
+  std::map<std::vector<std::int32_t>, std::size_t> known;
+  std::vector<std::int32_t> ids;
+  for (unit_ = 0; unit_ < static_cast<std::size_t>(in_.units); ++unit_) {
+    ids.clear();
+    for (const auto column : {in_.memory, in_.link_a, in_.link_b})
+      ids.insert(ids.end(), column.begin() + static_cast<std::ptrdiff_t>(row(0)), column.begin() + static_cast<std::ptrdiff_t>(row(0) + chains_));
+    const auto [found, is_new] = known.try_emplace(ids, kinds_.size());
+    kind_of_.push_back(found->second);
+    if (!is_new) continue;
+    std::vector<std::size_t> part_of(links_of_unit_);  // by link, the least link of its part
+    std::iota(part_of.begin(), part_of.end(), std::size_t{0});
+    const auto join = [&](std::int32_t one, std::int32_t other) {
+      const std::size_t from = part_of[static_cast<std::size_t>(one)], to = part_of[static_cast<std::size_t>(other)];
+      for (std::size_t& part : part_of)
+        if (part == std::max(from, to)) part = std::min(from, to);
+    };
+    for (std::size_t c = 0; c < chains_; ++c) {
+      join(ids[c], ids[chains_ + c]);
+      join(ids[c], ids[2 * chains_ + c]);
+    }
+    std::map<std::size_t, Part> parts;
+    for (std::size_t c = 0; c < chains_; ++c) parts[part_of[static_cast<std::size_t>(ids[c])]].chains.push_back(c);
+    for (std::size_t l = 0; l < links_of_unit_; ++l)
+      if (const auto part = parts.find(part_of[l]); part != parts.end()) part->second.links.push_back(l);
+    kinds_.emplace_back();
+    for (auto& [_, part] : parts) kinds_.back().push_back(std::move(part));
+  }
 }
 
 std::int64_t Merged::bytes_of(std::size_t chain) const {
@@ -113,17 +85,18 @@ std::int64_t Merged::op_of(std::size_t chain) const {
 }
 
 // A channel comes to a wait: it goes on when the message has been seen, and not before the op before it.
-void Merged::wait(Chain& chain, const Message& message) const {
-  const std::int64_t tick = std::max(chain.batch >> kPlaceBits, message.leaves);
-  chain.batch = std::max(tick << kPlaceBits, std::max(chain.batch, message.batch) + 1);
-  chain.clock_ps = std::max(chain.clock_ps, message.arrive_ps);
+void Merged::wait(Chain& chain, std::int64_t arrive_ps, std::int64_t tick, std::int64_t batch) {
+  chain.batch = std::max(std::max(chain.batch >> kPlaceBits, tick) << kPlaceBits, std::max(chain.batch, batch) + 1);
+  chain.clock_ps = larger(chain.clock_ps, arrive_ps);
 }
 
-// Up to the next op that needs a link.
+// Up to the next op that needs a link. The batch in which a message was sent lies before the tick at which it is seen, and decides nothing.
 void Merged::receive(std::size_t chain) {
   Chain& c = state_[row(chain)];
-  if (c.next != Next::message || taken_[chain] == inbox_[chain].size()) return;
-  wait(c, inbox_[chain][taken_[chain]++]);
+  if (c.next != Next::message || inbox_[chain].empty()) return;
+  const Seen message = inbox_[chain].next();
+  ++evaluated_;
+  wait(c, message.arrive_ps, message.leaves, c.batch);
   if (c.message >= in_.reducing) return after_reduce(chain);
   c.batch += 1;
   c.next = Next::reduce;
@@ -155,55 +128,93 @@ void Merged::enter_slice(std::size_t chain) {
   if (in_.begin_ps.empty()) return;
   const std::size_t place = unit_ * chains_ * slices_ + slot(chain);
   const std::int64_t batch = in_.begin_batch[place];
-  wait(c, {in_.begin_ps[place], batch >> kPlaceBits, batch});
+  wait(c, in_.begin_ps[place], batch >> kPlaceBits, batch);
   c.batch += 1;
 }
 
 void Merged::reduce(std::size_t chain) {
   Chain& c = state_[row(chain)];
   Link& memory = link(in_.memory[row(chain)]);
-  const std::int64_t busy_ps = std::min(duration_ps(2 * bytes_of(chain), in_.memory_bytes_per_s[row(chain)]), kLatest);
-  c.clock_ps = memory.free_ps = std::max(c.clock_ps, memory.free_ps) + busy_ps;
+  c.clock_ps = memory.free_ps = larger(c.clock_ps, memory.free_ps) + busy(chain).add_ps;
   if (c.clock_ps > kLatest) status_ = RingsStatus::overflow;
   after_reduce(chain);
 }
 
-// When bytes are through a link that begins at `start_ps`.
-std::int64_t Merged::through(std::int32_t link, std::int64_t start_ps, std::int64_t bytes, std::int64_t bytes_per_s) const {
-  const std::int64_t from = start_ps + (bytes > 0 ? in_.alpha_ps : 0);
-  if (!in_.changes.link.empty() && changes_.on(link)) return changes_.through_ps(link, from, bytes, bytes_per_s);
-  return from + std::min(duration_ps(bytes, bytes_per_s), kLatest);
+// Forgets how long messages take where rates are not those of the unit before.
+void Merged::keep_busy() {
+  for (std::size_t c = 0; c < chains_; ++c) {
+    const std::array rates{in_.memory_bytes_per_s[row(c)], in_.a_bytes_per_s[row(c)], in_.b_bytes_per_s[row(c)]};
+    if (known_[c].rates != rates) known_[c] = {rates, {}};
+  }
 }
 
-void Merged::send(std::size_t chain, Messages& sent) {
+// How long a message keeps the links of a chain busy.
+const Busy& Merged::busy(std::size_t chain) {
+  const std::int64_t bytes = bytes_of(chain);
+  auto& [rates, busy] = known_[chain];
+  if (busy.bytes == bytes) return busy;
+  const std::int64_t held = bytes > 0 ? in_.alpha_ps : 0;
+  const auto capped = [](std::int64_t ps) { return std::min(ps, kLatest); };
+  busy = {bytes, capped(duration_ps(2 * bytes, rates[0])), held + capped(duration_ps(bytes, rates[1])), held + capped(duration_ps(bytes, rates[2]))};
+  return busy;
+}
+
+// When a link that begins at `start_ps` is free again.
+std::int64_t Merged::through(std::int32_t link, std::int64_t start_ps, std::int64_t busy_ps, std::int64_t bytes, std::int64_t bytes_per_s) const {
+  if (!changes_.on(link)) return start_ps + busy_ps;
+  return changes_.through_ps(link, start_ps + (bytes > 0 ? in_.alpha_ps : 0), bytes, bytes_per_s);
+}
+
+void Merged::send(std::size_t chain, Tape& sent) {
   Chain& c = state_[row(chain)];
   const std::size_t r = row(chain);
   Link &a = link(in_.link_a[r]), &b = link(in_.link_b[r]);
-  const std::int64_t bytes = bytes_of(chain);
-  const std::int64_t start = std::max({c.clock_ps, in_.ready_ps[r], a.free_ps, b.free_ps});
-  const bool constant = in_.changes.link.empty();
-  a.free_ps = through(constant ? 0 : in_.all_a[r], start, bytes, in_.a_bytes_per_s[r]);
-  b.free_ps = through(constant ? 0 : in_.all_b[r], start, bytes, in_.b_bytes_per_s[r]);
-  c.left_ps = std::max(a.free_ps, b.free_ps);
-  const std::int64_t leaves = std::max({c.batch >> kPlaceBits, a.free_tick, b.free_tick}) + in_.nominal_bytes[0];
+  const Busy& time = busy(chain);
+  const std::int64_t start = larger(larger(c.clock_ps, in_.ready_ps[r]), larger(a.free_ps, b.free_ps));
+  if (in_.changes.link.empty()) {
+    a.free_ps = start + time.a_ps;
+    b.free_ps = start + time.b_ps;
+  } else {
+    a.free_ps = through(in_.all_a[r], start, time.a_ps, time.bytes, in_.a_bytes_per_s[r]);
+    b.free_ps = through(in_.all_b[r], start, time.b_ps, time.bytes, in_.b_bytes_per_s[r]);
+  }
+  c.left_ps = larger(a.free_ps, b.free_ps);
+  const std::int64_t leaves = larger(c.batch >> kPlaceBits, larger(a.free_tick, b.free_tick)) + in_.nominal_bytes[0];
   a.free_tick = b.free_tick = leaves;
-  sent.push_back({c.left_ps + in_.latency_ps[r], leaves, c.batch});
-  if (sent.back().arrive_ps > kLatest || leaves > kLastTick || (c.batch & (kPlaces - 1)) > kPlaces - 8) status_ = RingsStatus::overflow;
+  const Seen message{c.left_ps + in_.latency_ps[r], leaves};
+  sent.push(message);
+  if (noting_) loops_[loop_of_[chain]].sent.push_back(message);
+  if (message.arrive_ps > kLatest || leaves > kLastTick || (c.batch & (kPlaces - 1)) > kPlaces - 8) status_ = RingsStatus::overflow;
   ++c.message;
   c.next = Next::message;
 }
 
-void Merged::serve(std::size_t chain, std::vector<Messages>& sent) {
-  if (state_[row(chain)].next == Next::reduce)
+void Merged::serve(std::size_t chain, std::vector<Tape>& sent) {
+  const bool reduces = state_[row(chain)].next == Next::reduce;
+  if (noting_) served_.push_back(static_cast<std::int64_t>(chain) * 2 + (reduces ? 1 : 0));
+  if (reduces)
     reduce(chain);
   else
     send(chain, sent[chain]);
+}
+
+// All that a chain does at this tick: nobody else of its part has anything to do there.
+void Merged::serve_alone(std::size_t chain, std::vector<Tape>& sent) {
+  const Chain& c = state_[row(chain)];
+  const std::int64_t tick = c.batch >> kPlaceBits;
+  serve(chain, sent);
+  if (c.next == Next::send && c.batch >> kPlaceBits == tick) serve(chain, sent);
   receive(chain);
 }
 
 // Ops of one batch: in their order each gets the first turn that none of its links has given away, and they are served turn by turn.
 void Merged::line_up() {
+  for (Due& each : due_) each.op = op_of(each.chain);
   std::sort(due_.begin(), due_.end(), [](const Due& a, const Due& b) { return a.op < b.op; });
+  for (std::size_t i = 0; noting_ && i < due_.size(); ++i) {
+    served_.push_back(static_cast<std::int64_t>(due_[i].chain));
+    if (i > 0) choices_.note(due_[i].op - due_[i - 1].op);
+  }
   std::fill(turns_.begin(), turns_.end(), 0);
   for (Due& each : due_) {
     const std::size_t r = row(each.chain);
@@ -217,36 +228,53 @@ void Merged::line_up() {
   std::stable_sort(due_.begin(), due_.end(), [](const Due& a, const Due& b) { return a.turn < b.turn; });
 }
 
-// Batch by batch, up to the first one that a chain without a message may still come before.
-void Merged::serve_batches(std::int64_t promised, std::vector<Messages>& sent) {
-  Chain* const chains = state_.data() + unit_ * chains_;
-  while (status_ == RingsStatus::ok) {
-    std::int64_t earliest = kNever, bound = kNever;
-    for (std::size_t c = 0; c < chains_; ++c) {
-      if (chains[c].next == Next::message)
-        bound = std::min(bound, std::max(promised, chains[c].batch + 1));
-      else if (chains[c].next != Next::nothing)
-        earliest = std::min(earliest, chains[c].batch);
-    }
-    stopped_[unit_] = std::min(earliest, bound);
-    if (earliest == kNever || earliest >= bound) return;
-    due_.clear();
-    for (std::size_t c = 0; c < chains_; ++c)
-      if (chains[c].batch == earliest && (chains[c].next == Next::reduce || chains[c].next == Next::send)) due_.push_back({0, c, 0});
-    if (due_.size() > 1) {
-      for (Due& each : due_) each.op = op_of(each.chain);
-      line_up();
-    }
-    for (const Due& each : due_) {
-      serve(each.chain, sent);
-      if (status_ != RingsStatus::ok) return;  // what is beyond would no longer fit
-    }
+void Merged::serve_batch(std::int64_t batch, const Part& part, std::vector<Tape>& sent) {
+  due_.clear();
+  for (const std::size_t c : part.chains) {
+    const Chain& chain = state_[row(c)];
+    if (chain.batch == batch && (chain.next == Next::reduce || chain.next == Next::send)) due_.push_back({0, c, 0});
   }
+  if (due_.size() > 1) line_up();
+  for (const Due& each : due_) {
+    serve(each.chain, sent);
+    receive(each.chain);
+    if (status_ != RingsStatus::ok) return;  // what is beyond would no longer fit
+  }
+}
+
+// Batch by batch, up to the first one that a chain without a message may still come before.
+void Merged::serve_batches(const Part& part, const std::vector<std::int64_t>& promised, std::vector<Tape>& sent) {
+  const Chain* const chains = state_.data() + unit_ * chains_;
+  const bool jumps = in_.jumps && in_.n_sizes == 1 && !varies(part);
+  noting_ = false;
+  pause_ = 0;
+  while (status_ == RingsStatus::ok) {
+    std::int64_t earliest = kNever, other = kNever, bound = kNever;
+    std::size_t first = 0;
+    for (const std::size_t c : part.chains) {
+      if (chains[c].next == Next::message) {
+        bound = std::min(bound, std::max(promised[c], chains[c].batch + 1));
+      } else if (chains[c].next != Next::nothing) {
+        other = std::min(other, std::max(earliest, chains[c].batch));
+        if (chains[c].batch >= earliest) continue;
+        earliest = chains[c].batch;
+        first = c;
+      }
+    }
+    if (earliest == kNever || earliest >= bound) break;
+    if (jumps && bound == kNever && jump(earliest, part, sent)) continue;
+    noting_ = noting_ && bound == kNever;
+    if (earliest >> kPlaceBits < std::min(other, bound) >> kPlaceBits)
+      serve_alone(first, sent);
+    else
+      serve_batch(earliest, part, sent);
+    if (evaluated_ >= look_ && too_many()) status_ = RingsStatus::disorder;
+  }
+  noting_ = false;
 }
 
 void Merged::begin(std::size_t unit) {
   unit_ = unit;
-  std::fill(taken_.begin(), taken_.end(), 0);
   for (std::size_t c = 0; c < chains_; ++c) {
     Chain& chain = state_[row(c)];
     chain.clock_ps = chain.left_ps = in_.late_ps[row(c)];
@@ -255,56 +283,77 @@ void Merged::begin(std::size_t unit) {
   }
 }
 
-void Merged::visit(std::size_t unit, std::int64_t promised, const std::vector<Messages>& received, std::vector<Messages>& sent) {
+void Merged::visit(std::size_t unit, const std::vector<std::int64_t>& promised, const std::vector<Tape>& received, std::vector<Tape>& sent) {
   unit_ = unit;
+  keep_busy();
   for (std::size_t c = 0; c < chains_; ++c) {
-    Messages& unread = unread_[row(c)];
-    inbox_[c].assign(unread.begin(), unread.end());
-    inbox_[c].insert(inbox_[c].end(), received[c].begin(), received[c].end());
-    taken_[c] = 0;
+    inbox_[c] = unread_[row(c)];
+    if (inbox_[c].empty())
+      inbox_[c] = received[c];
+    else
+      inbox_[c].append(received[c]);
     sent[c].clear();
     receive(c);
   }
-  serve_batches(promised, sent);
+  for (const Part& part : kinds_[kind_of_[unit]]) serve_batches(part, promised, sent);
   for (std::size_t c = 0; c < chains_; ++c) {
-    out_.rounds += static_cast<std::int64_t>(taken_[c]);
-    const auto left = inbox_[c].begin() + static_cast<std::ptrdiff_t>(taken_[c]);
-    if (left == inbox_[c].end() && unread_[row(c)].empty()) continue;
-    Messages(left, inbox_[c].end()).swap(unread_[row(c)]);  // no more memory than it needs
+    unread_[row(c)].keep(inbox_[c]);
+    if (in_.jumps) sent[c].find_loops();
+  }
+}
+
+// By chain, before which batch no more of its messages will be seen: it sends nothing before its next op, and no link is free before.
+void Merged::promise(std::vector<std::int64_t>& promised) {
+  for (std::size_t c = 0; c < chains_; ++c) {
+    const Chain& chain = state_[row(c)];
+    if (chain.next == Next::nothing) {
+      promised[c] = kNever;
+      continue;
+    }
+    const std::int64_t batch = chain.next == Next::message ? std::max(promised[c], chain.batch + 1) : chain.batch;
+    const std::int64_t free_tick = std::max(link(in_.link_a[row(c)]).free_tick, link(in_.link_b[row(c)]).free_tick);
+    promised[c] = (std::max(batch >> kPlaceBits, free_tick) + in_.nominal_bytes[0]) << kPlaceBits;
   }
 }
 
 RingsStatus Merged::run() {
   const auto units = static_cast<std::size_t>(in_.units);
   for (std::size_t u = 0; u < units; ++u) begin(u);
-  std::vector<Messages> received(chains_), sent(chains_);
-  for (std::int64_t before = -1, sum = 0; sum != before;) {
-    before = std::exchange(sum, 0);
+  std::vector<Tape> received(chains_), sent(chains_);
+  std::vector<std::int64_t> promised(chains_, 0), before;
+  promise(promised);  // of the last one
+  for (std::int64_t done = -1; done != evaluated_ + jumped_ || before != promised;) {
+    done = evaluated_ + jumped_;
+    before = promised;
     for (std::size_t u = 0; u < units && status_ == RingsStatus::ok; ++u) {
-      const std::int64_t stopped = stopped_[(u + units - 1) % units];
-      const std::int64_t promised = stopped == kNever ? kNever : ((stopped >> kPlaceBits) + in_.nominal_bytes[0]) << kPlaceBits;
       visit(u, promised, received, sent);
+      promise(promised);
       received.swap(sent);
     }
     if (status_ != RingsStatus::ok) return status_;
     if (std::all_of(state_.begin(), state_.end(), [](const Chain& c) { return c.next == Next::nothing; })) break;
-    for (const std::int64_t each : stopped_) sum = std::max(sum, each == kNever ? 0 : each);
   }
   for (std::size_t i = 0; i < state_.size(); ++i) {
     if (state_[i].next != Next::nothing) return RingsStatus::bad_input;
     out_.finish_ps[i] = std::max(state_[i].clock_ps, state_[i].left_ps);
   }
+  out_.rounds = evaluated_;
+  out_.jumped = jumped_;
   return RingsStatus::ok;
 }
 
-}  // namespace
+// Whether more messages would be evaluated than should be, if the rest of them are as those before.
+bool Merged::too_many() {
+  look_ += kMostMerged / 16;
+  const double share = static_cast<double>(evaluated_) / static_cast<double>(evaluated_ + jumped_);
+  return share * static_cast<double>(messages_) > static_cast<double>(kMostMerged);
+}
 
 RingsStatus merged_rings(const RingsInput& in, RingsOutput& out) {
   const bool fits = in.stations == 1 && in.depth == 1 && !in.copies && in.chains <= kMostChains && in.nominal_bytes[0] > 0 &&
                     std::all_of(in.ticks.begin(), in.ticks.end(), [](std::uint8_t ticks) { return ticks != 0; });
-  std::int64_t messages = 0;
-  for (const std::int64_t slices : in.slices) messages += slices * in.steps;
-  if (!fits || messages > kMostMerged / in.units) return RingsStatus::disorder;
+  if (!fits) return RingsStatus::disorder;
+  if (const bool jumps = in.jumps && in.n_sizes == 1; !jumps && messages_of(in) > kMostMerged) return RingsStatus::disorder;
   return Merged(in, out).run();
 }
 

@@ -1,0 +1,212 @@
+// See tape.hpp.
+#include "tape.hpp"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+namespace ccl_lab::sim {
+namespace {
+
+// What is shorter, or repeats more slowly, is told one by one.
+constexpr std::size_t kShortestRun = 32, kLongestPeriod = 64, kLook = 16;
+
+// The least number of messages after which a loop repeats: a divisor of its period.
+std::size_t least_period(const std::vector<Seen>& first, const std::vector<Seen>& slopes) {
+  const std::size_t period = first.size();
+  const auto at = [&](std::size_t i) { return i < period ? first[i] : first[i - period] + slopes[i - period]; };
+  const auto repeats_after = [&](std::size_t some) {
+    for (std::size_t i = 0; i + some < 2 * period; ++i)
+      if (at(i + some) - at(i) != at(i % some + some) - at(i % some)) return false;
+    for (std::size_t i = 0; i < period; ++i)
+      if ((at(i % some + some) - at(i % some)) * static_cast<std::int64_t>(period / some) != slopes[i]) return false;
+    return true;
+  };
+  for (std::size_t some = 1; some <= period / 2; ++some)
+    if (period % some == 0 && repeats_after(some)) return some;
+  return period;
+}
+
+// Messages in a row of which each one lies as far behind the one before as the one a period before it did.
+struct Run {
+  std::size_t messages = 0, period = 0;
+};
+
+// The longest one that begins with the first message. keys: one number for the gap between a message and the next one, which tells most
+// unequal gaps apart.
+Run longest_run(std::span<const Seen> messages, std::span<const std::uint64_t> keys) {
+  Run best;
+  const auto gap = [&](std::size_t i) { return messages[i + 1] - messages[i]; };
+  for (std::size_t period = 1; period <= kLongestPeriod && 3 * period <= messages.size(); ++period) {
+    if (keys[period] != keys[0] || keys[period + 1] != keys[1]) continue;
+    std::size_t alike = 0;
+    while (alike + period + 1 < messages.size() && gap(alike + period) == gap(alike)) ++alike;
+    const std::size_t reach = alike + period + 1;
+    if (reach >= std::max(3 * period, kShortestRun) && reach > best.messages) best = {reach, period};
+  }
+  return best;
+}
+
+}  // namespace
+
+void Tape::clear() {
+  parts_.clear();
+  values_.clear();
+  part_ = 0;
+  taken_ = place_ = turn_ = 0;
+}
+
+Seen Tape::at(const Part& part, std::int64_t i) const {
+  if (part.period == 0) return values_[part.first + static_cast<std::size_t>(i)];
+  const auto place = part.first + static_cast<std::size_t>(i % part.period);
+  return values_[place] + values_[place + static_cast<std::size_t>(part.period)] * (i / part.period);
+}
+
+Tape::Ahead Tape::ahead() const {
+  if (empty() || parts_[part_].period == 0) return {};
+  const Part& loop = parts_[part_];
+  const std::size_t slopes = loop.first + static_cast<std::size_t>(loop.period);
+  const std::int64_t ticks = values_[slopes].leaves;
+  for (std::int64_t i = 1; i < loop.period; ++i)
+    if (values_[slopes + static_cast<std::size_t>(i)].leaves != ticks) return {};
+  return {loop.count - taken_, loop.period, ticks};
+}
+
+void Tape::skip(std::int64_t count) {
+  taken_ += count;
+  const Part& loop = parts_[part_];
+  if (taken_ == loop.count) return next_part();
+  place_ = taken_ % loop.period;
+  turn_ = taken_ / loop.period;
+}
+
+void Tape::keep(const Tape& other) {
+  if (other.empty() && values_.capacity() == 0) return;
+  if (other.empty()) {
+    *this = Tape();
+    return;
+  }
+  Tape rest;
+  rest.append(other);
+  rest.parts_.shrink_to_fit();
+  rest.values_.shrink_to_fit();
+  *this = std::move(rest);
+}
+
+// Whether what the last part would go on with is this loop.
+bool Tape::continues(const Part& last, const std::vector<Seen>& first, const std::vector<Seen>& slopes) const {
+  const auto period = static_cast<std::int64_t>(first.size());
+  if (last.period != period) return false;
+  for (std::int64_t i = 0; i < period; ++i) {
+    const auto place = last.first + static_cast<std::size_t>(period + (last.count + i) % period);
+    const auto own = static_cast<std::size_t>(i);
+    if (at(last, last.count + i) != first[own] || values_[place] != slopes[own]) return false;
+  }
+  return true;
+}
+
+void Tape::drop_last() {
+  Part& last = parts_.back();
+  --last.count;
+  if (last.period == 0) values_.pop_back();
+  if (unread(parts_.size() - 1) > 0) return;
+  values_.resize(last.first);
+  parts_.pop_back();
+  if (part_ == parts_.size()) taken_ = 0;
+}
+
+// Messages at the end that follow the rule of the loop to come become part of it.
+void Tape::absorb(std::vector<Seen>& first, std::vector<Seen>& slopes, std::int64_t& count) {
+  const auto period = static_cast<std::int64_t>(first.size());
+  std::int64_t taken = 0;
+  const auto before = [&](std::int64_t n) {  // the message that would lie n before the first one
+    const std::int64_t turns = (n + period - 1) / period;
+    const auto place = static_cast<std::size_t>(turns * period - n);
+    return first[place] - slopes[place] * turns;
+  };
+  while (parts_.size() > part_ && unread(parts_.size() - 1) > 0) {
+    const Part& last = parts_.back();
+    if (last.period == period && last.count >= period) break;  // long enough to be one by itself
+    if (at(last, last.count - 1) != before(taken + 1)) break;
+    drop_last();
+    ++taken;
+  }
+  if (taken == 0) return;
+  std::vector<Seen> earlier(first.size()), turned(first.size());
+  for (std::int64_t i = 0; i < period; ++i) {
+    const std::int64_t place = ((i - taken) % period + period) % period;
+    earlier[static_cast<std::size_t>(i)] = i < taken ? before(taken - i) : first[static_cast<std::size_t>(i - taken)];
+    turned[static_cast<std::size_t>(i)] = slopes[static_cast<std::size_t>(place)];
+  }
+  first.swap(earlier);
+  slopes.swap(turned);
+  count += taken;
+}
+
+void Tape::push_loop(std::vector<Seen> first, std::vector<Seen> slopes, std::int64_t count) {
+  if (const std::size_t least = least_period(first, slopes); least < first.size()) {
+    for (std::size_t i = 0; i < least; ++i) slopes[i] = (i + least < first.size() ? first[i + least] : first[i] + slopes[i]) - first[i];
+    first.resize(least);
+    slopes.resize(least);
+  }
+  absorb(first, slopes, count);
+  if (parts_.size() > part_ && parts_.back().period > 0 && continues(parts_.back(), first, slopes)) {
+    parts_.back().count += count;
+    return;
+  }
+  parts_.push_back({values_.size(), count, static_cast<std::int64_t>(first.size())});
+  values_.insert(values_.end(), first.begin(), first.end());
+  values_.insert(values_.end(), slopes.begin(), slopes.end());
+}
+
+void Tape::find_loops() {
+  const auto some = [](const Part& part) { return part.period == 0 && part.count >= static_cast<std::int64_t>(kShortestRun); };
+  if (std::none_of(parts_.begin(), parts_.end(), some)) return;
+  Tape found;
+  for (const Part& part : parts_) {
+    const std::span messages = std::span(values_).subspan(part.first, static_cast<std::size_t>(part.period > 0 ? 2 * part.period : part.count));
+    const auto told = [&](std::size_t begin, std::size_t count) {
+      return std::vector<Seen>(messages.begin() + static_cast<std::ptrdiff_t>(begin), messages.begin() + static_cast<std::ptrdiff_t>(begin + count));
+    };
+    if (part.period > 0) {
+      const auto period = static_cast<std::size_t>(part.period);
+      found.push_loop(told(0, period), told(period, period), part.count);
+      continue;
+    }
+    std::vector<std::uint64_t> keys(messages.size() + 2);
+    for (std::size_t i = 0; i + 1 < messages.size(); ++i) {
+      const Seen gap = messages[i + 1] - messages[i];
+      keys[i] = static_cast<std::uint64_t>(gap.arrive_ps) * 31 + static_cast<std::uint64_t>(gap.leaves);
+    }
+    for (std::size_t i = 0; i < messages.size();) {
+      const Run run = longest_run(messages.subspan(i), std::span(keys).subspan(i));
+      if (run.messages == 0) {  // one that begins before the next look is absorbed by what follows it
+        for (const std::size_t next = std::min(i + kLook, messages.size()); i < next; ++i) found.push(messages[i]);
+        continue;
+      }
+      const std::vector<Seen> slopes(run.period, messages[i + run.period] - messages[i]);
+      found.push_loop(told(i, run.period), slopes, static_cast<std::int64_t>(run.messages));
+      i += run.messages;
+    }
+  }
+  *this = std::move(found);
+}
+
+void Tape::append(const Tape& other) {
+  for (std::size_t p = other.part_; p < other.parts_.size(); ++p) {
+    const Part& part = other.parts_[p];
+    const std::int64_t from = p == other.part_ ? other.taken_ : 0;
+    if (part.count - from <= 2 * part.period || part.period == 0) {
+      for (std::int64_t i = from; i < part.count; ++i) push(other.at(part, i));
+      continue;
+    }
+    std::vector<Seen> first, slopes;
+    for (std::int64_t i = from; i < from + part.period; ++i) {
+      first.push_back(other.at(part, i));
+      slopes.push_back(other.values_[part.first + static_cast<std::size_t>(part.period + i % part.period)]);
+    }
+    push_loop(std::move(first), std::move(slopes), part.count - from);
+  }
+}
+
+}  // namespace ccl_lab::sim
