@@ -306,7 +306,7 @@ void Merged::visit(std::size_t unit, const std::vector<std::int64_t>& promised, 
 void Merged::promise(std::vector<std::int64_t>& promised) {
   for (std::size_t c = 0; c < chains_; ++c) {
     const Chain& chain = state_[row(c)];
-    if (chain.next == Next::nothing) {
+    if (chain.next == Next::nothing || (chain.next == Next::message && promised[c] == kNever)) {
       promised[c] = kNever;
       continue;
     }
