@@ -35,7 +35,7 @@ def tree_finish(trees: NodeTrees, topology: Topology, count: int, itemsize: int,
     if topology.tiers_add_latency:
         raise Inapplicable("switches add latencies")
     n, nodes, links = topology.n_ranks, topology.n_nodes, topology.links
-    ranks = np.argsort(topology.node_of, kind="stable")  # node by node
+    ranks = np.lexsort((topology.local_of, topology.node_of))  # node by node
     by_link = np.concatenate([ranks, n + ranks, 2 * n + ranks, np.arange(3 * n, len(links.bytes_per_s))])
     if topology.nics_per_node > np.iinfo(np.uint16).max:
         raise Inapplicable(f"nodes have {topology.nics_per_node} NICs, and {np.iinfo(np.uint16).max} can be told apart")
