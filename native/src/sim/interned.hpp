@@ -30,8 +30,8 @@ class Vectors {
   // The largest element of `values` becomes 0, which they are afterwards.
   Shifted intern(std::int32_t tag, std::span<std::int64_t> values) {
     const std::int64_t base = values.empty() ? 0 : *std::max_element(values.begin(), values.end());
-    std::uint64_t hash = mixed(values.size(), static_cast<std::uint64_t>(tag));
-    for (std::int64_t& value : values) hash = mixed(hash, static_cast<std::uint64_t>(value -= base));
+    for (std::int64_t& value : values) value -= base;
+    const std::uint64_t hash = hash_of(tag, values);
     std::size_t at = hash & (slots_.size() - 1);
     for (; slots_[at] >= 0; at = (at + 1) & (slots_.size() - 1))
       if (same(slots_[at], hash, tag, values)) return {slots_[at], base};
@@ -47,9 +47,28 @@ class Vectors {
     const Row& row = rows_[static_cast<std::size_t>(id)];
     return {data_.data() + row.begin, row.size};
   }
-  [[nodiscard]] std::int32_t tag(std::int32_t id) const { return rows_[static_cast<std::size_t>(id)].tag; }
   [[nodiscard]] std::size_t count() const { return rows_.size(); }
-  [[nodiscard]] std::size_t bytes() const { return 8 * data_.size() + 28 * rows_.size(); }
+  [[nodiscard]] std::size_t bytes() const { return 8 * data_.size() + 32 * rows_.size(); }
+  void reserve(std::size_t elements) { data_.reserve(elements); }
+
+  // Gives up all that is not `live`; the new number of each.
+  std::vector<std::int32_t> keep(const std::vector<bool>& live) {
+    std::vector<std::int32_t> now(rows_.size(), -1);
+    std::size_t kept = 0, end = 0;
+    for (std::size_t id = 0; id < rows_.size(); ++id) {
+      if (!live[id]) continue;
+      now[id] = static_cast<std::int32_t>(kept);
+      Row row = rows_[id];
+      std::copy_n(data_.begin() + static_cast<std::ptrdiff_t>(row.begin), row.size, data_.begin() + static_cast<std::ptrdiff_t>(end));
+      row.begin = end;
+      end += row.size;
+      rows_[kept++] = row;
+    }
+    rows_.resize(kept);
+    data_.resize(end);
+    number();
+    return now;
+  }
 
  private:
   struct Row {
@@ -65,8 +84,23 @@ class Vectors {
            std::equal(values.begin(), values.end(), data_.begin() + static_cast<std::ptrdiff_t>(row.begin));
   }
 
+  // Four sums side by side: states are hundreds of elements.
+  static std::uint64_t hash_of(std::int32_t tag, std::span<const std::int64_t> values) {
+    std::array<std::uint64_t, 4> sums{values.size(), static_cast<std::uint64_t>(tag), 1, 2};
+    std::size_t i = 0;
+    for (; i + 4 <= values.size(); i += 4)
+      for (std::size_t k = 0; k < 4; ++k) sums[k] = mixed(sums[k], static_cast<std::uint64_t>(values[i + k]));
+    for (; i < values.size(); ++i) sums[0] = mixed(sums[0], static_cast<std::uint64_t>(values[i]));
+    return mixed(mixed(sums[0], sums[1]), mixed(sums[2], sums[3]));
+  }
+
   void grow() {
-    slots_.assign(4 * slots_.size(), -1);
+    slots_.resize(4 * slots_.size());
+    number();
+  }
+
+  void number() {
+    std::fill(slots_.begin(), slots_.end(), -1);
     for (std::size_t id = 0; id < rows_.size(); ++id) {
       std::size_t at = rows_[id].hash & (slots_.size() - 1);
       while (slots_[at] >= 0) at = (at + 1) & (slots_.size() - 1);

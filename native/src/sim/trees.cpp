@@ -16,10 +16,11 @@
 namespace ccl_lab::sim {
 namespace {
 
+constexpr std::int32_t kUnasked = -2;
 constexpr std::int64_t kLatest = std::int64_t{1} << 58;
 constexpr std::int64_t kLongest = std::int64_t{1} << 46;        // of an op, a latency
 constexpr std::size_t kMostBytes = 96'000'000;                  // of states, before those that are over are given up
-constexpr std::size_t kMostInside = 300'000, kMostAcross = 500'000;  // results that are kept
+constexpr std::size_t kMostInside = 200'000, kMostAcross = 300'000;  // results that are kept
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
@@ -64,7 +65,7 @@ struct Edge {
 struct Node {
   std::int32_t kind = -1;
   std::int64_t latest_ps = 0;  // when the last of its ranks enters
-  Shifted state, tx, rx;       // tx: NICs that it sends on, then when the last put of each slice had left
+  Shifted state, tx, rx;       // tx, rx: when the NICs that it sends and receives on are free
   std::array<Shifted, 4> inbox;
 };
 
@@ -83,13 +84,12 @@ class Rounds {
       for (std::size_t step = 0; step < 4; ++step)
         for (const Edge& edge : edges_[step])
           if (now >= edge.begins && now < edge.begins + in_.depth) cross(edge, step, now - edge.begins);
-      for (Node& node : nodes_)
+      for (std::size_t node = 0; node < nodes_.size(); ++node)
         if (!inside(node, now)) return TreesStatus::turns;
       tidy();
       for (const Node& node : nodes_)
         if (node.state.base > kLatest || node.tx.base > kLatest || node.rx.base > kLatest) return TreesStatus::overflow;
     }
-    finish();
     return TreesStatus::ok;
   }
 
@@ -165,6 +165,9 @@ class Rounds {
       unit.enter(enters, state);
       made.state = keep(made.kind, state);
     }
+    std::size_t most = 0;
+    for (const auto& unit : units_) most = std::max(most, unit->size());
+    states_.reserve(std::min(kMostBytes / 8, most * at(64 * in_.nodes)) + most * nodes_.size());  // grown by halves it would be there twice
     out_.kinds = static_cast<std::int64_t>(units_.size());
     return TreesStatus::ok;
   }
@@ -197,7 +200,6 @@ class Rounds {
           if (std::int32_t& found = place[receives][at(node * in_.nics + i)]; found == 0) found = used++;
         // A rank by itself sends what it has as soon as it enters; elsewhere channels come to their first put later than that.
         free.assign(at(used), ranks(node) == 1 ? in_.late_ps[at(in_.first_rank[at(node)])] : 0);
-        for (std::int64_t slice = 0; slice < in_.slices && !receives; ++slice) free.push_back(in_.late_ps[at(entry(node, slice))]);
         (receives ? nodes_[at(node)].rx : nodes_[at(node)].tx) = small_.intern(0, free);
       }
     Numbers numbers;
@@ -244,34 +246,42 @@ class Rounds {
     return TreesStatus::ok;
   }
 
-  // A state of a node, and when its channels come to what they put to other nodes.
   Shifted keep(std::int32_t kind, std::vector<std::int64_t>& state) {
-    const std::size_t before = states_.count();
     const Shifted kept = states_.intern(kind, state);
-    if (states_.count() == before) return kept;
-    for (const bool down : {false, true})
-      for (std::int64_t tree = 0; tree < 2; ++tree)
-        clocks_.push_back(units_[at(kind)]->clocks(state, tree, down, scratch_) ? small_.intern(0, scratch_) : Shifted{});
+    if (4 * states_.count() > clocks_.size()) clocks_.resize(4 * states_.count(), {.id = kUnasked});
     return kept;
+  }
+
+  // When the channels of a node come to what they put to another one, in its state.
+  Shifted clock(const Node& node, bool down, std::int64_t tree) {
+    Shifted& known = clocks_[4 * at(node.state.id) + 2 * down + at(tree)];
+    if (known.id == kUnasked)
+      known = units_[at(node.kind)]->clocks(states_[node.state.id], tree, down, scratch_) ? small_.intern(0, scratch_) : Shifted{};
+    return known;
   }
 
   void cross(const Edge& edge, std::size_t step, std::int64_t chunk) {
     Node &from = nodes_[at(edge.from)], &to = nodes_[at(edge.to)];
     const std::int64_t origin = from.tx.base;
-    Shifted clock = clocks_[4 * at(from.state.id) + 2 * edge.down + at(edge.tree)];
-    clock.base = clock.id < 0 ? 0 : clock.base + from.state.base - origin;
+    Shifted comes = clock(from, edge.down, edge.tree);
+    comes.base = comes.id < 0 ? 0 : comes.base + from.state.base - origin;
     bool found = false, direct = !in_.merge;
-    if (to.latest_ps > 0) direct |= clock.id < 0 || to.latest_ps > origin + clock.base + least(clock.id);
+    if (to.latest_ps > 0) direct |= comes.id < 0 || to.latest_ps > origin + comes.base + least(comes.id);
     typename Known<5, 5>::Result fresh{};
     auto* result = &fresh;
     if (!direct)
-      result = &across_.at({edge.crossing | (sizes_.even() ? 0 : chunk + 1) << 32, std::int64_t{from.tx.id} << 32 | to.rx.id, clock.id,
-                            clock.base, to.rx.base - origin}, found);
-    if (!found) *result = put(edge, clock, chunk);
+      result = &across_.at({edge.crossing | (sizes_.even() ? 0 : chunk + 1) << 32, std::int64_t{from.tx.id} << 32 | to.rx.id, comes.id,
+                            comes.base, to.rx.base - origin}, found);
+    if (!found) *result = put(edge, comes, chunk);
     const auto& [ids, came, tx_base, rx_base, came_base] = *result;
     from.tx = {static_cast<std::int32_t>(ids >> 32), origin + tx_base};
     to.rx = {static_cast<std::int32_t>(ids & 0xffffffff), origin + rx_base};
     to.inbox[step] = {static_cast<std::int32_t>(came), origin + came_base};
+    if (chunk + 1 < in_.depth) return;
+    for (const Crossing::Put& each : crossings_[at(edge.crossing)].puts) {  // those before had left by then
+      std::int64_t& end = out_.finish_ps[at(entry(edge.from, each.slice))];
+      end = std::max(end, small_[to.inbox[step].id][at(each.slice)] + to.inbox[step].base - each.latency_ps);
+    }
   }
 
   [[nodiscard]] std::int64_t least(std::int32_t id) const {
@@ -280,7 +290,7 @@ class Rounds {
   }
 
   // All relative to when the sender's NICs are free.
-  Known<5, 5>::Result put(const Edge& edge, const Shifted& clock, std::int64_t chunk) {
+  Known<5, 5>::Result put(const Edge& edge, const Shifted& comes, std::int64_t chunk) {
     const Node &from = nodes_[at(edge.from)], &to = nodes_[at(edge.to)];
     const std::int64_t origin = from.tx.base;
     const Crossing& crossing = crossings_[at(edge.crossing)];
@@ -288,24 +298,22 @@ class Rounds {
     tx_.assign(tx_before.begin(), tx_before.end());
     rx_.assign(rx_before.begin(), rx_before.end());
     for (std::int64_t& each : rx_) each += to.rx.base - origin;
-    const std::size_t lefts = tx_.size() - at(in_.slices);
     for (const Crossing::Put& each : crossing.puts) {
       const std::int64_t nbytes = sizes_.bytes(crossing.tree, each.slice, chunk), held = nbytes > 0 ? in_.alpha_ps : 0;
-      std::int64_t &tx = tx_[at(each.tx)], &rx = rx_[at(each.rx)], &left = tx_[lefts + at(each.slice)];
+      std::int64_t &tx = tx_[at(each.tx)], &rx = rx_[at(each.rx)];
       std::int64_t start = std::max({tx, rx, in_.late_ps[at(entry(edge.to, each.slice))] - origin});
-      if (clock.id >= 0) start = std::max(start, small_[clock.id][at(each.slice)] + clock.base);
+      if (comes.id >= 0) start = std::max(start, small_[comes.id][at(each.slice)] + comes.base);
       tx = start + held + duration_ps(nbytes, each.tx_bytes_per_s);
       rx = start + held + duration_ps(nbytes, each.rx_bytes_per_s);
-      const std::int64_t done = std::max(tx, rx);
-      left = std::max(left, done);
-      scratch_[at(each.slice)] = done + each.latency_ps;
+      scratch_[at(each.slice)] = std::max(tx, rx) + each.latency_ps;
     }
     ++out_.crossed;
     const Shifted tx = small_.intern(0, tx_), rx = small_.intern(0, rx_), came = small_.intern(0, scratch_);
     return {std::int64_t{tx.id} << 32 | rx.id, came.id, tx.base, rx.base, came.base};
   }
 
-  bool inside(Node& node, std::int64_t now) {
+  bool inside(std::size_t which, std::int64_t now) {
+    Node& node = nodes_[which];
     TreeUnit& unit = *units_[at(node.kind)];
     if (unit.idle(now)) return true;
     std::array<std::int64_t, 4> apart{};
@@ -313,7 +321,7 @@ class Rounds {
       if (node.inbox[i].id >= 0) apart[i] = node.inbox[i].base - node.state.base;
     const auto both = [&](std::size_t i) { return std::int64_t{node.inbox[i].id} << 32 | static_cast<std::uint32_t>(node.inbox[i + 1].id); };
     bool found = false;
-    typename Known<8, 2>::Result fresh{};
+    typename Known<8, 4>::Result fresh{};
     auto* result = &fresh;
     if (in_.merge)
       result = &inside_.at({node.kind | unit.phase(now) << 32, node.state.id, both(0), both(2), apart[0], apart[1], apart[2], apart[3]}, found);
@@ -327,13 +335,27 @@ class Rounds {
         std::transform(came.begin(), came.end(), came_[i].begin(), [&](std::int64_t each) { return each + apart[i]; });
         inbox[i] = came_[i];
       }
-      if (!unit.round(now, state_, inbox)) return false;
+      ended_.resize(unit.ending(now) ? at(ranks(static_cast<std::int64_t>(which))) : 0);
+      if (!unit.round(now, state_, inbox, ended_)) return false;
       ++out_.evaluated;
-      const Shifted kept = keep(node.kind, state_);
-      *result = {kept.id, kept.base};
+      const Shifted kept = keep(node.kind, state_), ended = ended_.empty() ? Shifted{} : end();
+      *result = {kept.id, kept.base, ended.id, ended.base};
     }
-    node.state = {static_cast<std::int32_t>((*result)[0]), node.state.base + (*result)[1]};
+    const auto& [state, base, ended, end_base] = *result;
+    for (std::size_t i = 0; ended >= 0 && i < small_[static_cast<std::int32_t>(ended)].size(); ++i) {
+      std::int64_t& end = out_.finish_ps[at(in_.first_rank[which]) + i];
+      end = std::max(end, small_[static_cast<std::int32_t>(ended)][i] + node.state.base + end_base);
+    }
+    node.state = {static_cast<std::int32_t>(state), node.state.base + base};
     return true;
+  }
+
+  // Who did nothing in this round is as far behind the last one in every round.
+  Shifted end() {
+    const std::int64_t last = *std::max_element(ended_.begin(), ended_.end());
+    for (std::int64_t& each : ended_)
+      if (each == kNobody) each = last + kNobody;
+    return small_.intern(0, ended_);
   }
 
   // Gives up what no node is in any more, where it has become much.
@@ -342,34 +364,15 @@ class Rounds {
     inside_.clear();
     across_.clear();
     clocks_.clear();
-    Vectors states, small;
-    std::swap(states, states_);
-    std::swap(small, small_);
+    std::vector<bool> states(states_.count(), false), small(small_.count(), false);
+    for (const Node& node : nodes_) states[at(node.state.id)] = small[at(node.tx.id)] = small[at(node.rx.id)] = true;
+    const auto state_now = states_.keep(states), small_now = small_.keep(small);
     for (Node& node : nodes_) {
-      const auto again = [&](Vectors& into, const Vectors& from, Shifted& at, std::int32_t tag) {
-        const auto before = from[at.id];
-        state_.assign(before.begin(), before.end());
-        const Shifted kept = &into == &states_ ? keep(tag, state_) : into.intern(tag, state_);
-        at = {kept.id, at.base + kept.base};
-      };
-      again(states_, states, node.state, node.kind);
-      again(small_, small, node.tx, 0);
-      again(small_, small, node.rx, 0);
+      node.state.id = state_now[at(node.state.id)];
+      for (Shifted* each : {&node.tx, &node.rx}) each->id = small_now[at(each->id)];
     }
+    clocks_.assign(4 * states_.count(), {.id = kUnasked});
     most_bytes_ = std::max(kMostBytes, 2 * (states_.bytes() + small_.bytes()));
-  }
-
-  void finish() {
-    for (std::int64_t node = 0; node < in_.nodes; ++node) {
-      const Node& at_end = nodes_[at(node)];
-      const auto ends = out_.finish_ps.subspan(at(in_.first_rank[at(node)]), at(ranks(node)));
-      units_[at(at_end.kind)]->finish(states_[at_end.state.id], at_end.state.base, ends);
-      const auto tx = small_[at_end.tx.id];
-      for (std::int64_t slice = 0; slice < in_.slices; ++slice) {
-        std::int64_t& end = out_.finish_ps[at(entry(node, slice))];
-        end = std::max(end, tx[tx.size() - at(in_.slices - slice)] + at_end.tx.base);
-      }
-    }
   }
 
   const TreesInput& in_;
@@ -382,10 +385,10 @@ class Rounds {
   std::vector<Crossing> crossings_;
   Vectors states_, small_;
   std::vector<Shifted> clocks_;  // per state: up in tree 0 and 1, down in tree 0 and 1
-  Known<8, 2> inside_;
+  Known<8, 4> inside_;
   Known<5, 5> across_;
   std::size_t most_bytes_ = kMostBytes;
-  std::vector<std::int64_t> scratch_, state_, tx_, rx_, columns_;
+  std::vector<std::int64_t> scratch_, state_, ended_, tx_, rx_, columns_;
   std::array<std::vector<std::int64_t>, 4> came_;
 };
 
