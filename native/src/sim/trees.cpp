@@ -209,6 +209,11 @@ class Rounds {
     return TreesStatus::ok;
   }
 
+  [[nodiscard]] std::int64_t tier_ps(const Edge& edge, std::int64_t slice) const {
+    const std::int64_t below = edge.down ? edge.to : edge.from;
+    return in_.tier_ps.empty() ? 0 : in_.tier_ps[at(((2 * edge.tree + edge.down) * in_.nodes + below) * in_.slices + slice)];
+  }
+
   TreesStatus begin_edge(Edge& edge, const std::array<std::vector<std::int32_t>, 2>& place, Numbers& numbers) {
     columns_.assign(1, edge.tree);
     const std::int64_t all = in_.first_rank.back(), which = channel(edge);
@@ -216,7 +221,7 @@ class Rounds {
       const std::int64_t out = edge.from * in_.nics + nic(edge.from, which, slice), into = edge.to * in_.nics + nic(edge.to, which, slice);
       const std::size_t tx = at(3 * all + out), rx = at(3 * all + in_.nodes * in_.nics + into);
       for (const std::int64_t column : {std::int64_t{place[0][at(out)]}, std::int64_t{place[1][at(into)]}, in_.bytes_per_s[tx],
-                                        in_.bytes_per_s[rx], in_.latency_ps[tx] + in_.latency_ps[rx]})
+                                        in_.bytes_per_s[rx], in_.latency_ps[tx] + in_.latency_ps[rx] + tier_ps(edge, slice)})
         columns_.push_back(column);
     }
     bool added = false;
@@ -396,7 +401,7 @@ bool fits(const TreesInput& in, const TreesOutput& out) {
   if (in.nodes < 2 || in.slices < 1 || in.depth < 1 || in.nics < 1 || in.count < 0 || in.itemsize < 1) return false;
   const std::size_t nodes = at(in.nodes);
   if (in.first_rank.size() != nodes + 1 || in.parent.size() != 2 * nodes || in.level.size() != 2 * nodes || in.color.size() != 2 * nodes ||
-      in.nic.size() != 4 * nodes * at(in.slices) || in.first_rank.front() != 0)
+      in.nic.size() != 4 * nodes * at(in.slices) || (!in.tier_ps.empty() && in.tier_ps.size() != in.nic.size()) || in.first_rank.front() != 0)
     return false;
   const std::size_t ranks = at(in.first_rank.back()), links = 3 * ranks + 2 * nodes * at(in.nics);
   return in.late_ps.size() == ranks && out.finish_ps.size() == ranks && in.bytes_per_s.size() == links && in.latency_ps.size() == links;

@@ -27,6 +27,8 @@ struct TreesInput {
   std::span<const std::uint16_t> nic;                       // [nodes][4][slices]: up and down in tree 0, up and down in tree 1
   std::span<const std::int64_t> bytes_per_s, latency_ps;    // by link: ranks' tx, rx, memory, then NICs' tx, rx, node by node
   std::span<const std::int64_t> late_ps;                    // [ranks]
+  // [2 trees][up, down][nodes][slices]: latency of the path between a node and its parent beyond that of the NICs; may be empty.
+  std::span<const std::int64_t> tier_ps = {};
 };
 
 struct TreesOutput {
