@@ -103,6 +103,8 @@ def _long(problem: Problem, candidate: Candidate, outlined: bool) -> bool:
     algorithm = ALGORITHMS[problem.collective][candidate.name]
     if told_about(problem, candidate) <= MOST_TOLD or algorithm.chains:
         return False
+    if algorithm.trees and problem.topology.n_nodes > 1:
+        return False
     if algorithm.pairs and _pairs_fit(problem.topology) and algorithm.pairs(problem) is not None:
         return False
     if algorithm.paired and _in_step(problem):

@@ -20,18 +20,16 @@ from .changes import NONE, Changes
 I64 = npt.NDArray[np.int64]
 
 _OK, _UNLIKE, _OVERFLOW, _TURNS, _OUT_OF_MEMORY = range(5)
-_WHY = {_UNLIKE: "columns do not fit", _OVERFLOW: "ops take minutes, or days", _TURNS: "more than 64 puts share a link in a step"}
+_WHY = {_UNLIKE: "columns do not fit, or rates inside nodes change", _OVERFLOW: "ops take minutes, or days", _TURNS: "more than 64 puts share a link in a step"}
 
 
 def tree_finish(trees: NodeTrees, topology: Topology, count: int, itemsize: int, late_ps: I64, alpha_ps: int, changes: Changes = NONE, *,
                 merge: bool = True) -> tuple[I64, dict[str, Any]]:  # fmt: skip
     """When each rank ends, i64[n_ranks], and counts: kinds of nodes, rounds of nodes that were not taken from others, and puts between them.
 
-    Message of `count` elements; merge: False evaluates every node in every round, for tests. Raises Inapplicable, also where rates change in
-    time. Cost: 0.1 us a round, node and edge, and 10 us for a round of a node that is like no other.
+    Message of `count` elements; merge: False evaluates every node in every round, for tests. Raises Inapplicable, also where rates
+    inside nodes change in time. Cost: 0.1 us a round, node and edge, and 10 us for a round of a node that is like no other.
     """
-    if changes:
-        raise Inapplicable("rates change in time")
     n, nodes, links = topology.n_ranks, topology.n_nodes, topology.links
     ranks = np.lexsort((topology.local_of, topology.node_of))  # node by node
     by_link = np.concatenate([ranks, n + ranks, 2 * n + ranks, np.arange(3 * n, 3 * n + 2 * nodes * topology.nics_per_node)])
@@ -47,7 +45,8 @@ def tree_finish(trees: NodeTrees, topology: Topology, count: int, itemsize: int,
         "nodes": nodes, "slices": trees.slices, "depth": trees.depth, "nics": topology.nics_per_node, "count": count, "itemsize": itemsize,
         "alpha_ps": alpha_ps, "merge": merge, "first_rank": first.astype(np.int32), "parent": trees.parent.astype(np.int32).ravel(),
         "level": _levels(trees.parent).ravel(), "color": trees.color.astype(np.int32).ravel(), "nic": nic.ravel(),
-        "bytes_per_s": links.bytes_per_s[by_link], "latency_ps": links.latency_ps[by_link], "late_ps": late_ps[ranks], "tier_ps": _tier_ps(trees, topology, enters), "finish_ps": finish})  # fmt: skip
+        "bytes_per_s": links.bytes_per_s[by_link], "latency_ps": links.latency_ps[by_link], "late_ps": late_ps[ranks],
+        "tier_ps": _tier_ps(trees, topology, enters), "finish_ps": finish, **changes.columns()})  # fmt: skip
     if status == _OUT_OF_MEMORY:
         raise MemoryError("simulating trees")
     if status != _OK:

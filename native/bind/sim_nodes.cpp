@@ -45,7 +45,7 @@ std::tuple<int, std::int64_t, std::int64_t, std::int64_t> simulate_trees(const n
       .count = c.number("count"), .itemsize = c.number("itemsize"), .alpha_ps = c.number("alpha_ps"), .merge = c.number("merge") != 0,
       .first_rank = c.get<I32>("first_rank"), .parent = c.get<I32>("parent"), .level = c.get<I32>("level"), .color = c.get<I32>("color"),
       .nic = c.get<const std::uint16_t>("nic"), .bytes_per_s = c.get<I64>("bytes_per_s"), .latency_ps = c.get<I64>("latency_ps"),
-      .late_ps = c.get<I64>("late_ps"), .tier_ps = c.get<I64>("tier_ps")};
+      .late_ps = c.get<I64>("late_ps"), .tier_ps = c.get<I64>("tier_ps"), .changes = c.changes()};
   ccl_lab::sim::TreesOutput out{.finish_ps = c.get<std::int64_t>("finish_ps")};
   const ccl_lab::Unlocked unlocked;
   const auto status = ccl_lab::sim::simulate_trees(in, out);

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ccl_lab.errors import Inapplicable
+from ccl_lab.errors import Inapplicable, UsageError
 from ccl_lab.ir import Outline
 from ccl_lab.planner import outline
 from ccl_lab.simulator import exact_times, finish_times
@@ -53,14 +53,14 @@ def draw(seed: int, most: int = 40) -> Drawn | None:
 
 
 def test_trees_are_timed_as_their_ops() -> None:
-    """Any rates, latencies, late ranks, lost NICs, sizes that do not divide, tiers of switches."""
+    """Any rates, latencies, late ranks, lost NICs, sizes that do not divide, tiers of switches, rates that change."""
     compared = merged = 0
     for seed in range(120):
         case = draw(seed)
         if case is None:
             continue
-        want, _ = case.wanted(change=False)
-        (ends, how), (plainly, every) = (case.found(tree_finish, case.outlined.trees, merge=merge) for merge in (True, False))
+        want, changes = case.wanted(change=True)
+        (ends, how), (plainly, every) = (case.found(tree_finish, case.outlined.trees, changes, merge=merge) for merge in (True, False))
         assert ends == want and plainly == want, seed
         compared, merged = compared + 1, merged + (how["evaluated"] < every["evaluated"])
     assert compared >= 80 and merged >= 20
@@ -111,11 +111,20 @@ def test_most_rounds_of_131072_ranks_are_taken_from_others() -> None:
         assert how["as"] == "trees" and how["evaluated"] < most
 
 
-def test_rates_that_change_in_time_are_told() -> None:
+def test_a_rate_that_changes_inside_a_node_is_told() -> None:
     topology = Topology.preset("h100", 9)
     outlined = outline(NAME[0], topology, "8MiB", algorithm=NAME[1])
-    changes = Changes.of(links_of(topology, {(3, 1): [(10**8, 10**9)]}))
-    with pytest.raises(Inapplicable, match="change in time"):
+    changes = Changes.of({5: [(10**8, 10**9)]})
+    with pytest.raises(Inapplicable, match="inside nodes change"):
         times(outlined, topology, changes=changes)
     ends, how = finish_times(outlined, topology, changes=changes)
     assert how["as"] == "steps" and ends.tolist() == exact_times(outlined.unroll(), topology, changes=changes).finish_ps.tolist()
+
+
+def test_a_nic_that_is_lost_in_the_middle_for_good_is_as_told() -> None:
+    """It never ends: both say so."""
+    topology = Topology.preset("h100", 9)
+    outlined = outline(NAME[0], topology, "8MiB", algorithm=NAME[1])
+    changes = Changes.of(links_of(topology, {(3, 1): [(10**8, 0)]}))
+    with pytest.raises(UsageError, match="13 days"):
+        finish_times(outlined, topology, changes=changes)

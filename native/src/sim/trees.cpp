@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "changes.hpp"
 #include "exact.hpp"
 #include "interned.hpp"
 #include "tree_unit.hpp"
@@ -60,6 +61,7 @@ struct Edge {
   std::int64_t begins;
   std::int32_t tree;
   bool down;
+  bool changes = false;  // a NIC's rate, in time
 };
 
 struct Node {
@@ -72,7 +74,8 @@ struct Node {
 class Rounds {
  public:
   Rounds(const TreesInput& in, TreesOutput& out)
-      : in_(in), out_(out), sizes_{in.count, in.itemsize, in.slices, in.depth}, nodes_(at(in.nodes)), scratch_(at(in.slices)) {
+      : in_(in), out_(out), sizes_{in.count, in.itemsize, in.slices, in.depth}, changes_(in.changes, in.bytes_per_s.size()), nodes_(at(in.nodes)),
+        scratch_(at(in.slices)) {
     for (auto& each : came_) each.resize(at(in.slices));
   }
 
@@ -88,7 +91,7 @@ class Rounds {
         if (!inside(node, now)) return TreesStatus::turns;
       tidy();
       for (const Node& node : nodes_)
-        if (node.state.base > kLatest || node.tx.base > kLatest || node.rx.base > kLatest) return TreesStatus::overflow;
+        if (too_late_ || node.state.base > kLatest || node.tx.base > kLatest || node.rx.base > kLatest) return TreesStatus::overflow;
     }
     return TreesStatus::ok;
   }
@@ -209,6 +212,12 @@ class Rounds {
     return TreesStatus::ok;
   }
 
+  [[nodiscard]] std::size_t tx_link(const Edge& edge, std::int64_t slice) const {
+    return at(3 * std::int64_t{in_.first_rank.back()} + edge.from * in_.nics + nic(edge.from, channel(edge), slice));
+  }
+  [[nodiscard]] std::size_t rx_link(const Edge& edge, std::int64_t slice) const {
+    return at(3 * std::int64_t{in_.first_rank.back()} + (in_.nodes + edge.to) * in_.nics + nic(edge.to, channel(edge), slice));
+  }
   [[nodiscard]] std::int64_t tier_ps(const Edge& edge, std::int64_t slice) const {
     const std::int64_t below = edge.down ? edge.to : edge.from;
     return in_.tier_ps.empty() ? 0 : in_.tier_ps[at(((2 * edge.tree + edge.down) * in_.nodes + below) * in_.slices + slice)];
@@ -216,10 +225,11 @@ class Rounds {
 
   TreesStatus begin_edge(Edge& edge, const std::array<std::vector<std::int32_t>, 2>& place, Numbers& numbers) {
     columns_.assign(1, edge.tree);
-    const std::int64_t all = in_.first_rank.back(), which = channel(edge);
+    const std::int64_t which = channel(edge);
     for (std::int64_t slice = 0; slice < in_.slices; ++slice) {
       const std::int64_t out = edge.from * in_.nics + nic(edge.from, which, slice), into = edge.to * in_.nics + nic(edge.to, which, slice);
-      const std::size_t tx = at(3 * all + out), rx = at(3 * all + in_.nodes * in_.nics + into);
+      const std::size_t tx = tx_link(edge, slice), rx = rx_link(edge, slice);
+      edge.changes |= changes_.on(static_cast<std::int32_t>(tx)) || changes_.on(static_cast<std::int32_t>(rx));
       for (const std::int64_t column : {std::int64_t{place[0][at(out)]}, std::int64_t{place[1][at(into)]}, in_.bytes_per_s[tx],
                                         in_.bytes_per_s[rx], in_.latency_ps[tx] + in_.latency_ps[rx] + tier_ps(edge, slice)})
         columns_.push_back(column);
@@ -270,7 +280,7 @@ class Rounds {
     const std::int64_t origin = from.tx.base;
     Shifted comes = clock(from, edge.down, edge.tree);
     comes.base = comes.id < 0 ? 0 : comes.base + from.state.base - origin;
-    bool found = false, direct = !in_.merge;
+    bool found = false, direct = !in_.merge || edge.changes;
     if (to.latest_ps > 0) direct |= comes.id < 0 || to.latest_ps > origin + comes.base + least(comes.id);
     typename Known<5, 5>::Result fresh{};
     auto* result = &fresh;
@@ -308,13 +318,25 @@ class Rounds {
       std::int64_t &tx = tx_[at(each.tx)], &rx = rx_[at(each.rx)];
       std::int64_t start = std::max({tx, rx, in_.late_ps[at(entry(edge.to, each.slice))] - origin});
       if (comes.id >= 0) start = std::max(start, small_[comes.id][at(each.slice)] + comes.base);
-      tx = start + held + duration_ps(nbytes, each.tx_bytes_per_s);
-      rx = start + held + duration_ps(nbytes, each.rx_bytes_per_s);
+      tx = rx = start + held;
+      if (edge.changes) {
+        tx = through(nbytes, tx_link(edge, each.slice), tx + origin) - origin;
+        rx = through(nbytes, rx_link(edge, each.slice), rx + origin) - origin;
+      } else {
+        tx += duration_ps(nbytes, each.tx_bytes_per_s);
+        rx += duration_ps(nbytes, each.rx_bytes_per_s);
+      }
       scratch_[at(each.slice)] = std::max(tx, rx) + each.latency_ps;
     }
     ++out_.crossed;
     const Shifted tx = small_.intern(0, tx_), rx = small_.intern(0, rx_), came = small_.intern(0, scratch_);
     return {std::int64_t{tx.id} << 32 | rx.id, came.id, tx.base, rx.base, came.base};
+  }
+
+  std::int64_t through(std::int64_t nbytes, std::size_t link, std::int64_t start_ps) {
+    const std::int64_t done = changes_.through_ps(static_cast<std::int32_t>(link), start_ps, nbytes, in_.bytes_per_s[link]);
+    too_late_ |= done > kLatest;
+    return std::min(done, kLatest);
   }
 
   bool inside(std::size_t which, std::int64_t now) {
@@ -383,6 +405,7 @@ class Rounds {
   const TreesInput& in_;
   TreesOutput& out_;
   ChunkSizes sizes_;
+  Changes changes_;
   std::int64_t height_ = 0;
   std::vector<Node> nodes_;
   std::array<std::vector<Edge>, 4> edges_;  // by step
@@ -392,6 +415,7 @@ class Rounds {
   std::vector<Shifted> clocks_;  // per state: up in tree 0 and 1, down in tree 0 and 1
   Known<8, 4> inside_;
   Known<5, 5> across_;
+  bool too_late_ = false;
   std::size_t most_bytes_ = kMostBytes;
   std::vector<std::int64_t> scratch_, state_, ended_, tx_, rx_, columns_;
   std::array<std::vector<std::int64_t>, 4> came_;
@@ -404,7 +428,9 @@ bool fits(const TreesInput& in, const TreesOutput& out) {
       in.nic.size() != 4 * nodes * at(in.slices) || (!in.tier_ps.empty() && in.tier_ps.size() != in.nic.size()) || in.first_rank.front() != 0)
     return false;
   const std::size_t ranks = at(in.first_rank.back()), links = 3 * ranks + 2 * nodes * at(in.nics);
-  return in.late_ps.size() == ranks && out.finish_ps.size() == ranks && in.bytes_per_s.size() == links && in.latency_ps.size() == links;
+  for (const std::int32_t link : in.changes.link)
+    if (link < 0 || static_cast<std::size_t>(link) < 3 * ranks) return false;
+  return Changes::good(in.changes, links) && in.late_ps.size() == ranks && out.finish_ps.size() == ranks && in.bytes_per_s.size() == links && in.latency_ps.size() == links;
 }
 
 }  // namespace

@@ -8,11 +8,14 @@
 // that turns on NICs are those of two nodes, and turns on fabrics and memories those of one (tree_unit.hpp).
 //
 // Shifts. What a round makes of a state and messages is maxima of sums of them, so it shifts with them. What does not shift, when ranks
-// enter, is part of the state at first, and when the receiver of a message enters matters until the sender is later than that.
+// enter, is part of the state at first, and when the receiver of a message enters matters until the sender is later than that. What passes a
+// NIC whose rate changes is evaluated each time.
 #pragma once
 
 #include <cstdint>
 #include <span>
+
+#include "exact.hpp"
 
 namespace ccl_lab::sim {
 
@@ -29,6 +32,7 @@ struct TreesInput {
   std::span<const std::int64_t> late_ps;                    // [ranks]
   // [2 trees][up, down][nodes][slices]: latency of the path between a node and its parent beyond that of the NICs; may be empty.
   std::span<const std::int64_t> tier_ps = {};
+  ChangeColumns changes = {};  // of NICs
 };
 
 struct TreesOutput {
@@ -39,7 +43,7 @@ struct TreesOutput {
 
 enum class TreesStatus : std::uint8_t {
   ok = 0,
-  unlike = 1,    // an edge, rank or NIC that is not as above
+  unlike = 1,    // an edge, rank or NIC that is not as above, a link inside a node whose rate changes
   overflow = 2,  // an op happens after 2^58 ps (3 days), or takes more than a minute
   turns = 3,     // more than 64 puts share a link in a step
   out_of_memory = 4,
