@@ -13,5 +13,5 @@ from .rails import Rails
 from .schedule import Schedule
 from .table import Op, OpTable, describe
 
-__all__ = ["Buffer", "Builder", "Chains", "Collective", "DType", "Kind", "Layout", "Meetings", "NodeTrees", "Op", "OpTable", "Outline", "Pairs", "Rails",
-           "RedOp", "Ref", "RingLoops", "Schedule", "describe", "interpret"]  # fmt: skip
+__all__ = ["Buffer", "Builder", "Chains", "Collective", "DType", "Kind", "Layout", "Meetings", "NodeTrees", "Op", "OpTable",
+           "Outline", "Pairs", "Rails", "RedOp", "Ref", "RingLoops", "Schedule", "describe", "interpret"]  # fmt: skip

@@ -1,7 +1,7 @@
 """A double binary tree over nodes, timed without a row per op: columns for the native evaluation (native/src/sim/trees.hpp).
 
-Is: where nodes are in the trees, and which NICs they use. Is not: the arithmetic. Invariant: the times are those of exact.py on the unrolled
-schedule, to the picosecond, or `Inapplicable` is raised.
+Is: where nodes are in the trees, and which NICs they use. Is not: the arithmetic. Invariant: the times are those of exact.py on the
+unrolled schedule, to the picosecond, or `Inapplicable` is raised.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from .changes import NONE, Changes
 I64 = npt.NDArray[np.int64]
 
 _OK, _UNLIKE, _OVERFLOW, _TURNS, _OUT_OF_MEMORY = range(5)
-_WHY = {_UNLIKE: "columns do not fit, or rates inside nodes change", _OVERFLOW: "ops take minutes, or days", _TURNS: "more than 64 puts share a link in a step"}
+_WHY = {_UNLIKE: "columns do not fit, or rates inside nodes change", _OVERFLOW: "ops take minutes, or days",
+        _TURNS: "more than 64 puts share a link in a step"}  # fmt: skip
 
 
 def tree_finish(trees: NodeTrees, topology: Topology, count: int, itemsize: int, late_ps: I64, alpha_ps: int, changes: Changes = NONE, *,
                 merge: bool = True) -> tuple[I64, dict[str, Any]]:  # fmt: skip
-    """When each rank ends, i64[n_ranks], and counts: kinds of nodes, rounds of nodes that were not taken from others, and puts between them.
+    """When each rank ends, i64[n_ranks], and counts: kinds of nodes, rounds of nodes and puts between them that were not taken from others.
 
     Message of `count` elements; merge: False evaluates every node in every round, for tests. Raises Inapplicable, also where rates
-    inside nodes change in time. Cost: 0.1 us a round, node and edge, and 10 us for a round of a node that is like no other.
+    inside nodes change in time. Cost: 0.1 us a round, node and edge, and some 3 us for a round of a node that is like no other.
     """
     n, nodes, links = topology.n_ranks, topology.n_nodes, topology.links
     ranks = np.lexsort((topology.local_of, topology.node_of))  # node by node

@@ -30,10 +30,12 @@ def times(outlined: Outline, topology: Topology, late: Any = None, **options: An
 def alike(rng: np.random.Generator) -> Topology:
     """Nodes that are alike, but for one or two NICs that are slower or lost."""
     nodes, nics = int(rng.integers(8, 48)), int(rng.integers(1, 5))
-    topology = Topology.cluster(nodes=nodes, gpus_per_node=int(rng.integers(1, 5)), nics_per_node=nics, nic_gbits_per_s=int(rng.integers(10, 400)))
+    group, gbits = int(rng.integers(1, 5)), int(rng.integers(10, 400))
+    topology = Topology.cluster(nodes=nodes, gpus_per_node=group, nics_per_node=nics, nic_gbits_per_s=gbits)
     for _ in range(int(rng.integers(0, 3))):
         where = (int(rng.integers(nodes)), int(rng.integers(nics)))
-        topology = topology.slow(float(rng.integers(11, 50)) / 10, nic=where) if rng.random() < 0.5 or nics == 1 else topology.without(where)
+        slower = rng.random() < 0.5 or nics == 1
+        topology = topology.slow(float(rng.integers(11, 50)) / 10, nic=where) if slower else topology.without(where)
     return topology
 
 
@@ -97,10 +99,10 @@ def test_merged_nodes_end_as_those_that_are_evaluated(nodes: int) -> None:
         ends, how = times(outlined, topology, late)
         plainly, every = times(outlined, topology, late, merge=False)
         assert ends == plainly and how["evaluated"] < every["evaluated"]
-    told = dataclasses.replace(outline(NAME[0], topology, "1MiB", algorithm=NAME[1], channels=4), trees=None)
+    outlined = outline(NAME[0], topology, "1MiB", algorithm=NAME[1], channels=4)
     if nodes == 1024:
-        ends, how = finish_times(told, topology, late=late)
-        assert how["as"] == "steps" and ends.tolist() == times(outline(NAME[0], topology, "1MiB", algorithm=NAME[1], channels=4), topology, late)[0]
+        told, how = finish_times(dataclasses.replace(outlined, trees=None), topology, late=late)
+        assert how["as"] == "steps" and told.tolist() == times(outlined, topology, late)[0]
 
 
 def test_most_rounds_of_131072_ranks_are_taken_from_others() -> None:
