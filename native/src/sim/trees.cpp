@@ -20,7 +20,7 @@ namespace {
 constexpr std::int32_t kUnasked = -2;
 constexpr std::int64_t kLatest = std::int64_t{1} << 58;
 constexpr std::int64_t kLongest = std::int64_t{1} << 46;        // of an op, a latency
-constexpr std::size_t kMostBytes = 96'000'000;                  // of states, before those that are over are given up
+constexpr std::size_t kMostBytes = 96'000'000;  // of states that nodes may be in again, beyond those that they are in
 constexpr std::size_t kMostInside = 200'000, kMostAcross = 300'000;  // results that are kept
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
@@ -87,9 +87,10 @@ class Rounds {
       for (std::size_t step = 0; step < 4; ++step)
         for (const Edge& edge : edges_[step])
           if (now >= edge.begins && now < edge.begins + in_.depth) cross(edge, step, now - edge.begins);
-      for (std::size_t node = 0; node < nodes_.size(); ++node)
+      for (std::size_t node = 0; node < nodes_.size(); ++node) {
         if (!inside(node, now)) return TreesStatus::turns;
-      tidy();
+        tidy();
+      }
       for (const Node& node : nodes_)
         if (too_late_ || node.state.base > kLatest || node.tx.base > kLatest || node.rx.base > kLatest) return TreesStatus::overflow;
     }
@@ -392,14 +393,20 @@ class Rounds {
     across_.clear();
     clocks_.clear();
     std::vector<bool> states(states_.count(), false), small(small_.count(), false);
-    for (const Node& node : nodes_) states[at(node.state.id)] = small[at(node.tx.id)] = small[at(node.rx.id)] = true;
+    for (const Node& node : nodes_) {
+      states[at(node.state.id)] = small[at(node.tx.id)] = small[at(node.rx.id)] = true;
+      for (const Shifted& each : node.inbox)
+        if (each.id >= 0) small[at(each.id)] = true;
+    }
     const auto state_now = states_.keep(states), small_now = small_.keep(small);
     for (Node& node : nodes_) {
       node.state.id = state_now[at(node.state.id)];
       for (Shifted* each : {&node.tx, &node.rx}) each->id = small_now[at(each->id)];
+      for (Shifted& each : node.inbox)
+        if (each.id >= 0) each.id = small_now[at(each.id)];
     }
     clocks_.assign(4 * states_.count(), {.id = kUnasked});
-    most_bytes_ = std::max(kMostBytes, 2 * (states_.bytes() + small_.bytes()));
+    most_bytes_ = states_.bytes() + small_.bytes() + kMostBytes;
   }
 
   const TreesInput& in_;
