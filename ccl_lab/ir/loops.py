@@ -20,6 +20,7 @@ from . import collectives
 from .builder import Builder
 from .chains import Chains
 from .meetings import Meetings
+from .node_trees import NodeTrees
 from .pairs import Pairs
 from .rails import Rails
 from .schedule import Schedule
@@ -115,7 +116,7 @@ class Outline:
     is made of rings; `node_phase(owners)` a Schedule of one node, where the ranks of these local indices take part in rings: what happens
     inside it before they begin; `chains` where it is made of chains, `pairs` where every rank puts to every other one,
     `rails` where blocks meet inside nodes first; `paired` where, on one channel, rank r exchanges a block with r xor 1, r xor 2, …;
-    `meetings` where lanes meet the nodes that lost NICs.
+    `meetings` where lanes meet the nodes that lost NICs; `trees` where it is two trees over nodes.
     """
 
     collective: str
@@ -136,6 +137,7 @@ class Outline:
     rails: Rails | None = None
     paired: bool = False
     meetings: Meetings | None = None
+    trees: NodeTrees | None = None
 
     @cached_property
     def _unrolled(self) -> Schedule:

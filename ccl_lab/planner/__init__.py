@@ -91,7 +91,7 @@ def outline(collective: str, topology: Topology | int, nbytes: Size = "1MiB", *,
     paired = found.paired is not None and found.paired(problem)
     meetings = found.meetings(problem) if found.meetings else None
     return Outline(collective, chosen, problem.n, problem.in_place, problem.nbytes, dtype, redop, why, emit, about, told, loops,
-                   node_phase, chains, pairs, rails, paired, meetings)
+                   node_phase, chains, pairs, rails, paired, meetings, found.trees(problem) if found.trees else None)
 
 
 def _check_fits(problem: Problem, algorithm: str) -> None:

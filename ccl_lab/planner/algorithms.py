@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import UsageError, suggest
-from ..ir import Builder, Chains, Meetings, Pairs, Rails, RingLoops, Schedule
+from ..ir import Builder, Chains, Meetings, NodeTrees, Pairs, Rails, RingLoops, Schedule
 from . import (
     all_gather_bruck,
     all_gather_direct,
@@ -80,7 +80,7 @@ class Algorithm(NamedTuple):
 
     Of algorithms on rings also `loops(problem)`, what they repeat, and `node_phase(problem)`, what comes before it in each node (Outline);
     of those on chains `chains(problem)`, of direct ones `pairs(problem)`, of those along rails `rails(problem)`, of
-    exchanges `paired(problem)`, of those that meet a node that lost a NIC `meetings(problem)`.
+    exchanges `paired(problem)`, of those that meet a node that lost a NIC `meetings(problem)`, of two trees `trees(problem)`.
     """
 
     build: Callable[[Problem], Builder]
@@ -93,6 +93,7 @@ class Algorithm(NamedTuple):
     rails: Callable[[Problem], Rails | None] | None = None
     paired: Callable[[Problem], bool] | None = None
     meetings: Callable[[Problem], Meetings | None] | None = None
+    trees: Callable[[Problem], NodeTrees | None] | None = None
 
 
 _ALL_TO_ALL = {
@@ -121,7 +122,8 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
                                         loops=all_reduce_ring.loops_both_ways),
         "halving_doubling": Algorithm(all_reduce_halving_doubling.halving_doubling, formulas.all_reduce_halving_doubling),
         "recursive_doubling": Algorithm(all_reduce_recursive_doubling.recursive_doubling, formulas.all_reduce_recursive_doubling),
-        "double_binary_tree": Algorithm(all_reduce_double_binary_tree.double_binary_tree, formulas.all_reduce_double_binary_tree),
+        "double_binary_tree": Algorithm(all_reduce_double_binary_tree.double_binary_tree, formulas.all_reduce_double_binary_tree,
+                                        trees=all_reduce_double_binary_tree.node_trees),
         "direct": Algorithm(all_reduce_direct.direct, formulas.all_reduce_direct, pairs=all_reduce_direct.pairs),
         "hierarchical": Algorithm(all_reduce_hierarchical.hierarchical, formulas.all_reduce_hierarchical, nodes_of_equal_size,
                                   all_reduce_hierarchical.loops, all_reduce_hierarchical.node_phase),

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..ir import Buffer, Builder, Ref
+from ..ir import Buffer, Builder, NodeTrees, Ref
 from ..topo import Topology
 from .cost import tree_depth, tree_slices
 from .problem import Problem
@@ -65,6 +65,14 @@ def double_binary_tree(problem: Problem) -> Builder:
         _puts(b, problem, groups, now)
         _waits(b, problem, groups, now)
     return b
+
+
+def node_trees(problem: Problem) -> NodeTrees | None:
+    """The trees over nodes that `double_binary_tree` joins; None on one node."""
+    if problem.topology.n_nodes == 1:
+        return None
+    members = double_trees(problem.topology.n_nodes)
+    return NodeTrees(members, edge_colors(members), tree_slices(problem), tree_depth(problem))
 
 
 def trees_of(topology: Topology, slices: int) -> Trees:

@@ -33,6 +33,8 @@ from .problem import Problem
 MOST_OPS = 5_000_000
 # Without a table they are told one by one, in some 0.1 us each, but for rings, whose rounds are alike: `auto` looks for seconds.
 MOST_TOLD = 50_000_000
+# Of ranks of a node times slices that pass them: trees whose nodes are evaluated in microseconds each.
+MOST_IN_TREES = 512
 # Algorithms in which a rank has an op or more for every other rank, however few the steps.
 PER_PEER = ("direct", "paired", "recursive_doubling", "recursive_halving")
 
@@ -102,6 +104,8 @@ def _long(problem: Problem, candidate: Candidate, outlined: bool) -> bool:
         return ops_about(problem, candidate) > MOST_OPS
     algorithm = ALGORITHMS[problem.collective][candidate.name]
     if told_about(problem, candidate) <= MOST_TOLD or algorithm.chains:
+        return False
+    if algorithm.trees and problem.topology.n_nodes > 1 and tree_slices(problem) * problem.topology.gpus_per_node <= MOST_IN_TREES:
         return False
     if algorithm.pairs and _pairs_fit(problem.topology) and algorithm.pairs(problem) is not None:
         return False

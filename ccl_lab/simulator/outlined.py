@@ -7,6 +7,7 @@
     rails                 rails.py       blocks meet inside nodes, then cross to the same place of each other node
     exchanges             paired.py      two ranks exchange a block, step by step
     meetings              meetings.py    lanes of healthy nodes meet those that lost NICs
+    trees                 trees.py       two trees over nodes, with chains inside them
     steps, in step        in_step.py     partners exchange, all ranks at the same time
     anything else         flow.py        ops are timed while they are planned
 
@@ -38,6 +39,7 @@ from .paired import paired_finish
 from .pairs import pair_finish
 from .rails import rail_finish
 from .summary import Summary
+from .trees import tree_finish
 
 
 def finish_times(outline: Outline, topology: Topology, nbytes: Size | None = None, dtype: str | None = None, late: Late = None,
@@ -70,14 +72,15 @@ def finish_times(outline: Outline, topology: Topology, nbytes: Size | None = Non
             if outline.told_about > _MOST_TOLD:
                 raise
     for kind, part, finish in (("chains", outline.chains, chain_finish), ("pairs", outline.pairs, pair_finish),
-                               ("rails", outline.rails, rail_finish), ("meetings", outline.meetings, meeting_finish)):  # fmt: skip
+                               ("rails", outline.rails, rail_finish), ("meetings", outline.meetings, meeting_finish),
+                               ("trees", outline.trees, tree_finish)):  # fmt: skip
         if part is None:
             continue
         try:
             found, counts = finish(part, topology, outline.count_of(size, dtype), itemsize, late_ps, alpha_ps, changes, merge=merge)
             return found, {"as": kind, **counts}
         except Inapplicable:
-            if outline.told_about > (_MOST_FLOW if kind == "meetings" else _MOST_TOLD):  # whose ops are told as they happen
+            if outline.told_about > (_MOST_FLOW if kind in ("meetings", "trees") else _MOST_TOLD):  # told as they happen
                 raise
     if outline.paired:
         try:

@@ -14,6 +14,7 @@
 #include "sim/paired.hpp"
 #include "sim/pairs.hpp"
 #include "sim/rails.hpp"
+#include "sim/trees.hpp"
 
 namespace nb = nanobind;
 
@@ -33,6 +34,22 @@ std::tuple<int, std::int64_t, std::int64_t, std::int64_t> simulate_chains(const 
   const ccl_lab::Unlocked unlocked;
   const auto status = ccl_lab::sim::simulate_chains(in, out);
   return {static_cast<int>(status), out.units, out.evaluated, out.orders};
+}
+
+std::tuple<int, std::int64_t, std::int64_t, std::int64_t> simulate_trees(const nb::dict& columns) {
+  const ccl_lab::bind::Columns c(columns);
+  using I64 = const std::int64_t;
+  using I32 = const std::int32_t;
+  const ccl_lab::sim::TreesInput in{
+      .nodes = c.number("nodes"), .slices = c.number("slices"), .depth = c.number("depth"), .nics = c.number("nics"),
+      .count = c.number("count"), .itemsize = c.number("itemsize"), .alpha_ps = c.number("alpha_ps"), .merge = c.number("merge") != 0,
+      .first_rank = c.get<I32>("first_rank"), .parent = c.get<I32>("parent"), .level = c.get<I32>("level"), .color = c.get<I32>("color"),
+      .nic = c.get<const std::uint16_t>("nic"), .bytes_per_s = c.get<I64>("bytes_per_s"), .latency_ps = c.get<I64>("latency_ps"),
+      .late_ps = c.get<I64>("late_ps"), .tier_ps = c.get<I64>("tier_ps"), .changes = c.changes()};
+  ccl_lab::sim::TreesOutput out{.finish_ps = c.get<std::int64_t>("finish_ps")};
+  const ccl_lab::Unlocked unlocked;
+  const auto status = ccl_lab::sim::simulate_trees(in, out);
+  return {static_cast<int>(status), out.kinds, out.evaluated, out.crossed};
 }
 
 ccl_lab::sim::Target target_of(const ccl_lab::bind::Columns& c) { return static_cast<ccl_lab::sim::Target>(c.number("target")); }
@@ -179,6 +196,9 @@ void bind_sim_nodes(nb::module_& m) {
   m.def("simulate_chains", &simulate_chains, nb::arg("columns"),
         "Times of chains over all ranks, into the column finish_ps; returns (status, units, units whose times were evaluated, units whose "
         "order was) as native/src/sim/chains.hpp says. Use ccl_lab.simulate.");
+  m.def("simulate_trees", &simulate_trees, nb::arg("columns"),
+        "Times of a double binary tree over nodes, into the column finish_ps; returns (status, kinds of nodes, rounds of nodes and puts between "
+        "them that were evaluated) as native/src/sim/trees.hpp says. Use ccl_lab.simulate.");
   m.def("simulate_pairs", &simulate_pairs, nb::arg("columns"),
         "Times of the puts of every rank to every other one, into the columns arrived_ps, left_ps, turns; returns the status, as "
         "native/src/sim/pairs.hpp says. Use ccl_lab.simulate.");

@@ -20,13 +20,13 @@ TOLD_IN_SECONDS = 30_000_000  # ops that are put in order
 
 def test_what_cannot_be_timed_is_passed_over() -> None:
     """98,304 ranks are no power of two: ranks beyond it make too many ops of halving-doubling wait where a NIC is lost."""
-    found = simulate("all_reduce", "h100:nodes=12288", "1GiB", faults=[GONE])
+    found = simulate("all_reduce", "h100:nodes=12288", "1MiB", faults=[GONE])
     first, *others = found.meta["reasons"]
     assert first.startswith(f"{found.meta['algorithm']}: ") and first.endswith("chosen")
     passed = [line for line in others if "passed over: " in line]
     assert [line.partition(":")[0] for line in passed][0] == "halving_doubling" and "6 million ops wait" in passed[0]
     with pytest.raises(Inapplicable, match="6 million ops wait"):
-        simulate("all_reduce", "h100:nodes=12288", "1GiB", faults=[GONE], algorithm="halving_doubling")
+        simulate("all_reduce", "h100:nodes=12288", "1MiB", faults=[GONE], algorithm="halving_doubling")
 
 
 def test_rows_are_of_the_algorithm_that_was_timed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,11 +61,11 @@ def test_one_error_where_none_can(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_lanes_around_lost_nics_are_compared() -> None:
-    """32,768 ranks, for whose 16 GiB balance is the cheapest; and 131,072 ranks."""
-    found = simulate("all_reduce", "h100:nodes=4096", "16GiB", faults=[GONE])
+    """32,768 ranks, for whose 64 GiB balance is the cheapest; and 131,072 ranks."""
+    found = simulate("all_reduce", "h100:nodes=4096", "64GiB", faults=[GONE])
     assert found.meta["algorithm"] == "balance" and found.meta["evaluated"]["as"] == "rings between nodes"
-    assert found.time_ps == simulate("all_reduce", "h100:nodes=4096", "16GiB", faults=[GONE], algorithm="balance").time_ps
-    for nodes, nbytes, lost in ((4096, "16GiB", [GONE]), (16384, "64GiB", [GONE + ",factor=2", "nic:node=9,nic=3"])):
+    assert found.time_ps == simulate("all_reduce", "h100:nodes=4096", "64GiB", faults=[GONE], algorithm="balance").time_ps
+    for nodes, nbytes, lost in ((4096, "64GiB", [GONE]), (16384, "256GiB", [GONE + ",factor=2", "nic:node=9,nic=3"])):
         planned = outline("all_reduce", simulation.degrade(Topology.preset("h100", nodes), lost)[0], nbytes)
         assert planned.algorithm == "balance" and planned.reasons[0].endswith("chosen")
         for name in ("resilient", "recursive", "optcc", "mix"):
