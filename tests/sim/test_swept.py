@@ -15,16 +15,18 @@ from ccl_lab.topo import Topology
 
 @pytest.fixture
 def swept(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether it could, of each that was tried."""
+    """Whether it could, of each that was tried; nothing is followed instead (followed.hpp)."""
     found: list[bool] = []
-    sweep = loops._swept
+    step_by_step = loops._step_by_step
 
-    def watched(*given: Any) -> Any:
-        result = sweep(*given)
+    def watched(how: str, *given: Any) -> Any:
+        if how != "swept":
+            return None
+        result = step_by_step(how, *given)
         found.append(result is not None)
         return result
 
-    monkeypatch.setattr(loops, "_swept", watched)
+    monkeypatch.setattr(loops, "_step_by_step", watched)
     return found
 
 

@@ -69,7 +69,6 @@ class Follower {
   [[nodiscard]] const std::uint8_t* sizes_of(std::int64_t unit, std::int64_t g) const {
     return units_.sizes.data() + static_cast<std::size_t>(unit * group_ + g) * units_.chains;
   }
-  [[nodiscard]] static std::int64_t before(std::int64_t unit, std::int64_t n) { return unit == 0 ? n - 1 : unit - 1; }
 
   // A ring may pass through odd nodes the other way round: then every other unit is like this one.
   void find_runs() {
@@ -87,6 +86,21 @@ class Follower {
       runs_[here] = kind[here] == kind[back] ? std::min(runs_[(here + 1) % kind.size()] + 1, 4 * n_) : 0;
     }
     if (alike_) std::ranges::fill(runs_, kAlways);
+    find_first();
+  }
+
+  // Messages pile up before a unit that is not like those before it. The first one is that which comes to such a unit before all others, so that
+  // the last one comes there once, and what the first one begins with is right as early as can be.
+  void find_first() {
+    first_ = n_ - 1;
+    std::int64_t longest = 0, run = 0;
+    for (std::int64_t u = 0; u < 2 * n_ && !alike_; ++u) {
+      run = runs_[static_cast<std::size_t>(u % n_)] > 0 ? run + 1 : 0;
+      if (run > longest && runs_[static_cast<std::size_t>((u + 1) % n_)] == 0) {
+        longest = run;
+        first_ = u % n_;
+      }
+    }
   }
 
   // The g-th message of each chain that begins in `unit`, which go on together: from the next unit on to the last that they leave. `left`:
@@ -177,12 +191,12 @@ class Follower {
       }
       return true;
     };
-    for (std::int64_t i = kBefore; i-- > 0;)
-      if (!follow_group(i % n_)) return false;
+    for (std::int64_t i = kBefore; i > 0; --i)
+      if (!follow_group((first_ + i) % n_)) return false;
     for (int round = 0; round < 3; ++round) {
       begun = left;
-      for (std::int64_t unit = n_; unit-- > 0;)
-        if (!follow_group(unit)) return false;
+      for (std::int64_t i = n_; i > 0; --i)
+        if (!follow_group((first_ + i) % n_)) return false;
       if (left == begun) break;
     }
     return true;
@@ -201,12 +215,12 @@ class Follower {
       }
       return true;
     };
-    for (std::int64_t i = kBefore; i-- > 0;)
-      if (!follow_group(i % n_)) return false;
+    for (std::int64_t i = kBefore; i > 0; --i)
+      if (!follow_group((first_ + i) % n_)) return false;
     for (int round = 0; round < 3; ++round) {
       const std::size_t begun = left;
-      for (std::int64_t unit = n_; unit-- > 0;)
-        if (!follow_group(unit)) return false;
+      for (std::int64_t i = n_; i > 0; --i)
+        if (!follow_group((first_ + i) % n_)) return false;
       if (left == begun) break;
     }
     return true;
@@ -246,6 +260,7 @@ class Follower {
   const std::int64_t n_, group_;
   std::int64_t period_ = 1, budget_ = 0;
   bool alike_ = false;             // all units, a period apart
+  std::int64_t first_ = 0;         // the unit whose messages come first
   std::vector<std::int64_t> runs_;  // units from each one on that are like those a period before them
   Column states_, starts_, next_states_, next_starts_;  // of each unit before messages of others come to it, and when its own come to the next
   Column came_, state_, last_, steps_, change_, earlier_;
