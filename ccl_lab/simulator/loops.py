@@ -233,7 +233,8 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
     if known is not None and key in known:
         return (*known[key], {"units": 0, "rounds": 0, "jumped": 0, "merged": 0})
     status, rounds, jumped = _core.simulate_rings(inputs)
-    if status == _DISORDER and not merged and not one_by_one and not both_ways and (nominal == nominal[0]).all():  # some chains overtake others
+    round_by_round = merged or one_by_one or both_ways or (nominal != nominal[0]).any()
+    if status == _DISORDER and not round_by_round:  # some chains overtake others
         status, rounds, jumped = _core.simulate_rings({**inputs, "merged": (merged := True)})
     _check(status)
     shaped = (_repeated(inputs["finish_ps"].reshape(several, chains, stations)[:turn], units),

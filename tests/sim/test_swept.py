@@ -102,7 +102,7 @@ def test_every_message_among_131072_ranks(swept: list[bool]) -> None:
     assert (found["finish_ps"] >= plain["finish_ps"]).all() and found["time_ps"] - plain["time_ps"] <= 10**9
 
 
-def test_too_many_are_refused() -> None:
+def test_too_many_are_refused(swept: list[bool]) -> None:
     topology = Topology.cluster(nodes=131072, gpus_per_node=1, nics_per_node=1, nic_gbits_per_s=400)
     with pytest.raises(Inapplicable, match="chunks differ by an element"):
         summarize(outline("all_reduce", topology, "1GB", algorithm="ring"), topology, late={5: "1us"})

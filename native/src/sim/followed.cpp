@@ -18,6 +18,7 @@ using Column = std::vector<std::int64_t>;
 constexpr std::int64_t kAlways = std::int64_t{1} << 60;
 constexpr std::size_t kMostKept = std::size_t{1} << 28;  // bytes of trails
 constexpr std::int64_t kBefore = 64;                     // groups that are followed before the first one, for a trail to begin with
+constexpr int kLaps = 3;                                  // after which all trails are right
 
 // How often what the differences `now` have been since `before` can go on until one of them changes its sign; 0 where one did.
 std::int64_t repeats(const Column& before, const Column& now, std::size_t count) {
@@ -41,6 +42,7 @@ class Follower {
     find_runs();
     const std::int64_t all = in_.units * in_.chains * in_.stations * units_.messages * units_.most;
     budget_ = std::clamp<std::int64_t>(all / 16, 1'000'000, 400'000'000) / (in_.chains * in_.stations);
+    allowed_ = budget_ / 8;
     states_.resize(static_cast<std::size_t>(n_) * units_.words);
     starts_.resize(static_cast<std::size_t>(n_) * units_.group * units_.chains);
     for (std::int64_t u = 0; u < n_; ++u) units_.begin(static_cast<std::size_t>(u), state_of(states_, u), starts_of(starts_, u, 0));
@@ -125,7 +127,7 @@ class Follower {
         ++done;
         ++out_.rounds;
       }
-      if (out_.rounds > budget_) return false;
+      if (out_.rounds > allowed_) return false;
     }
     last_.clear();
     if ((units_.messages - 1 - g) % group_ != 0) return true;
@@ -181,9 +183,13 @@ class Follower {
     units_.end(static_cast<std::size_t>(there), slice, sizes_of(unit, g), state, last.data() + units_.words, starts_of(next_starts_, there, 0), out_);
   }
 
+  // What takes too much work is known long before it is done.
+  void allow_more() { allowed_ = std::min(budget_, allowed_ + budget_ / (n_ * units_.most) + 1); }
+
   bool circle(std::int64_t slice) {
     Trail left(units_.words, static_cast<std::size_t>(period_)), next = left, begun = left;
     const auto follow_group = [&](std::int64_t unit) {
+      allow_more();
       for (std::int64_t g = 0; g < group_; ++g) {
         if (!follow(unit, g, left, g == 0 ? state_of(states_, (unit + 1) % n_) : nullptr, next)) return false;
         std::swap(left, next);
@@ -193,7 +199,7 @@ class Follower {
     };
     for (std::int64_t i = kBefore; i > 0; --i)
       if (!follow_group((first_ + i) % n_)) return false;
-    for (int round = 0; round < 3; ++round) {
+    for (int lap = 0; lap < kLaps; ++lap) {
       begun = left;
       for (std::int64_t i = n_; i > 0; --i)
         if (!follow_group((first_ + i) % n_)) return false;
@@ -207,6 +213,7 @@ class Follower {
     if (trails_.empty()) trails_.emplace_back(units_.words, static_cast<std::size_t>(period_));  // 0: none
     std::size_t left = 0;
     const auto follow_group = [&](std::int64_t unit) {
+      allow_more();
       for (std::int64_t g = 0; g < group_; ++g) {
         const Found* const found = find(unit, g, left);
         if (!found) return false;
@@ -217,7 +224,7 @@ class Follower {
     };
     for (std::int64_t i = kBefore; i > 0; --i)
       if (!follow_group((first_ + i) % n_)) return false;
-    for (int round = 0; round < 3; ++round) {
+    for (int lap = 0; lap < kLaps; ++lap) {
       const std::size_t begun = left;
       for (std::int64_t i = n_; i > 0; --i)
         if (!follow_group((first_ + i) % n_)) return false;
@@ -258,7 +265,7 @@ class Follower {
   RingsOutput& out_;
   FollowedUnits units_;
   const std::int64_t n_, group_;
-  std::int64_t period_ = 1, budget_ = 0;
+  std::int64_t period_ = 1, budget_ = 0, allowed_ = 0;  // rounds: in all, and so far
   bool alike_ = false;             // all units, a period apart
   std::int64_t first_ = 0;         // the unit whose messages come first
   std::vector<std::int64_t> runs_;  // units from each one on that are like those a period before them
