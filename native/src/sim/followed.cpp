@@ -16,7 +16,7 @@ namespace {
 using Column = std::vector<std::int64_t>;
 
 constexpr std::int64_t kAlways = std::int64_t{1} << 60;
-constexpr std::size_t kMostKept = std::size_t{1} << 28;  // bytes of trails
+constexpr std::size_t kMostKept = std::size_t{1} << 26;  // bytes of trails
 constexpr std::int64_t kBefore = 64;                     // groups that are followed before the first one, for a trail to begin with
 constexpr int kLaps = 3;                                  // after which all trails are right
 
