@@ -15,7 +15,8 @@ stands for all. Rings whose links, rates and sizes are equal have equal times fo
 service does not depend on bytes, and in a ring of which each unit has one, messages follow one another along one path: if the one before
 has left a unit when the next one comes there, nothing waits for anything, and the times of a message are those of a ring in which all are
 as long, and begin when that one does. How far a longer one falls behind a shorter one only grows from step to step: what holds at the first
-step, where nodes begin at different times, and at the last one, held at all of them. Where it does not hold, every message is evaluated.
+step, where nodes begin at different times, and at the last one, held at all of them. Where it does not hold, or units are not alike, each
+message is followed all the way round (native/src/sim/followed.hpp), or else all are evaluated, step by step.
 
 **Both directions.** A ring that runs backwards sends to the unit before. Of one unit, or of two, that is the unit after as well: where
 all units are one of at most two kinds, rings in both directions are evaluated like those in one. Elsewhere all units go on together
