@@ -15,7 +15,8 @@ stands for all. Rings whose links, rates and sizes are equal have equal times fo
 service does not depend on bytes, and in a ring of which each unit has one, messages follow one another along one path: if the one before
 has left a unit when the next one comes there, nothing waits for anything, and the times of a message are those of a ring in which all are
 as long, and begin when that one does. How far a longer one falls behind a shorter one only grows from step to step: what holds at the first
-step, where nodes begin at different times, and at the last one, held at all of them. Where it does not hold, every message is evaluated.
+step, where nodes begin at different times, and at the last one, held at all of them. Where it does not hold, or units are not alike, each
+message is followed all the way round (native/src/sim/followed.hpp), or else all are evaluated, step by step.
 
 **Both directions.** A ring that runs backwards sends to the unit before. Of one unit, or of two, that is the unit after as well: where
 all units are one of at most two kinds, rings in both directions are evaluated like those in one. Elsewhere all units go on together
@@ -26,7 +27,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -173,7 +174,7 @@ def turned_onto_itself(columns: list[npt.NDArray[Any]]) -> int:
 def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: Topology, sizes: I64, nominal_bytes: int | I64,
              alpha_ps: int, *, memory_free_ps: I64 | None = None, begin: tuple[I64, I64] | None = None, merge: bool = True,
              jumps: bool = True, merged: bool = False, known: dict[Any, Any] | None = None,
-             changes: Changes = NONE) -> tuple[I64, I64, I64, dict[str, int]]:  # fmt: skip
+             changes: Changes = NONE, one_by_one: bool = False) -> tuple[I64, I64, I64, dict[str, int]]:  # fmt: skip
     """(finish_ps [units, chains, stations], end_ps and end_batch [units, chains, slices], counts of rounds) of some rings.
 
     sizes: bytes [chains, slices, depth, 1 or length]; nominal_bytes: of each in nominal time, one number or
@@ -196,12 +197,12 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
     def told(several: int) -> dict[str, Any]:
         return _told(rows, loops, rings, topology, columns, several, changes) | {
             "alpha_ps": alpha_ps, "nominal_bytes": nominal, "n_sizes": sizes.shape[-1], "jumps": jumps,
-            "bytes": np.ascontiguousarray(sizes).ravel(), "swept": False, "merged": merged,
+            "bytes": np.ascontiguousarray(sizes).ravel(), "one_by_one": one_by_one, "followed": False, "swept": False, "merged": merged,
             "backward": rows.backward.astype(np.uint8)[: len(rows.backward) * both_ways]}  # fmt: skip
 
-    def again(sizes: I64, free: I64, begin: tuple[I64, I64] | None) -> tuple[I64, I64, I64, dict[str, int]]:
+    def again(sizes: I64, free: I64, begin: tuple[I64, I64] | None, one_by_one: bool = False) -> tuple[I64, I64, I64, dict[str, int]]:
         return evaluate(rows, loops, rings, topology, sizes, nominal_bytes, alpha_ps, memory_free_ps=free, begin=begin, jumps=jumps,
-                        changes=changes)  # fmt: skip
+                        changes=changes, one_by_one=one_by_one)  # fmt: skip
 
     if sizes.shape[-1] > 1:
         one = chains == stations == loops.depth == slices == 1 and not loops.copies
@@ -210,8 +211,11 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
             of = partial(_alone, again, rows.shape)
             found = _each_by_itself(of, [sizes, free, *(begin or ())], loops.steps, int(rows.latency.flat[0]))
         messages = units * chains * stations * slices * loops.depth * loops.steps
+        of_one_length = cache(lambda: again(sizes.max(axis=-1, keepdims=True), free, begin, one_by_one=True))
+        if found is None and simple and jumps and not changes and not rows.backward.any():
+            found = _step_by_step("followed", of_one_length, told(units), rows.shape, slices)
         if found is None and simple and stations == 1 and not changes and messages <= _MOST_SWEPT:
-            found = _swept(lambda: again(sizes.max(axis=-1, keepdims=True), free, begin), told(units), (units, chains, slices))
+            found = _step_by_step("swept", of_one_length, told(units), rows.shape, slices)
         if found is not None:
             return found
         if messages > _MOST_EACH:
@@ -230,7 +234,8 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
     if known is not None and key in known:
         return (*known[key], {"units": 0, "rounds": 0, "jumped": 0, "merged": 0})
     status, rounds, jumped = _core.simulate_rings(inputs)
-    if status == _DISORDER and not merged and not both_ways and (nominal == nominal[0]).all():  # some chains overtake others
+    round_by_round = merged or one_by_one or both_ways or (nominal != nominal[0]).any()
+    if status == _DISORDER and not round_by_round:  # some chains overtake others
         status, rounds, jumped = _core.simulate_rings({**inputs, "merged": (merged := True)})
     _check(status)
     shaped = (_repeated(inputs["finish_ps"].reshape(several, chains, stations)[:turn], units),
@@ -274,23 +279,23 @@ def _told(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: Topol
     }  # fmt: skip
 
 
-def _swept(of_one_length: Callable[[], tuple[I64, I64, I64, dict[str, int]]], inputs: dict[str, Any],
-           shape: tuple[int, int, int]) -> tuple[I64, I64, I64, dict[str, int]] | None:  # fmt: skip
-    """What `evaluate` returns, of every message by itself, step by step; None where it is not made for that.
+def _step_by_step(how: str, of_one_length: Callable[[], tuple[I64, I64, I64, dict[str, int]]], inputs: dict[str, Any],
+                  shape: tuple[int, ...], slices: int) -> tuple[I64, I64, I64, dict[str, int]] | None:  # fmt: skip
+    """What `evaluate` returns, of messages of several lengths; None where it is not made for that, or they do not go round by round.
 
-    of_one_length: what `evaluate` returns where all messages are alike: the order in which links serve does not depend on lengths, nor do
-    batches. shape: units, chains and slices.
+    how: "followed", each all the way round, or "swept", all of a step at once. of_one_length: what `evaluate` returns where all messages
+    are alike: the order in which links serve does not depend on lengths, nor do batches. shape: units, chains and stations.
     """
-    *_, end_batch, done = of_one_length()
-    if done["merged"]:
+    try:
+        *_, end_batch, _ = of_one_length()
+    except Inapplicable:
         return None
-    status, rounds, _ = _core.simulate_rings({**inputs, "swept": True})
+    status, rounds, jumped = _core.simulate_rings({**inputs, how: True})
     if status == _BAD:
         return None
     _check(status)
-    units, chains, _ = shape
-    return (inputs["finish_ps"].reshape(units, chains, 1), inputs["end_ps"].reshape(shape), end_batch,
-            {"units": units, "rounds": rounds, "jumped": 0, "merged": 0})
+    return (inputs["finish_ps"].reshape(shape), inputs["end_ps"].reshape(*shape[:2], slices), end_batch,
+            {"units": shape[0], "rounds": rounds, "jumped": jumped, "merged": 0})
 
 
 def _repeated(found: I64, units: int) -> I64:

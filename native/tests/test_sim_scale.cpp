@@ -11,13 +11,15 @@
 #include "sim/path.hpp"
 #include "sim/rings.hpp"
 #include "sim/stream.hpp"
+#include "sim/trail.hpp"
 
 using namespace ccl_lab;
 using namespace ccl_lab::sim;
 
 namespace {
 
-// Units of one station and one chain in a circle; links 0, 1, 2 of each unit are its memory and the two of its path.
+// Units of one station and one chain in a circle; links 0, 1, 2 of each unit are its memory and the two of its path. bytes: of all messages, or of
+// that which begins in each unit.
 struct Ring {
   std::int64_t units, steps, reducing;
   std::vector<std::int64_t> slices{1}, bytes{1000}, group{0}, none;
@@ -33,10 +35,11 @@ struct Ring {
     for (std::size_t i = 0; i < rows; ++i) row.push_back(static_cast<std::int64_t>(i));
   }
 
-  RingsStatus run(bool jumps, RingsOutput* counts = nullptr, bool merged = false) {
+  RingsStatus run(bool jumps, RingsOutput* counts = nullptr, bool merged = false, bool followed = false) {
     finish.assign(row.size(), -1);
     RingsInput in;
     in.units = units, in.chains = 1, in.stations = 1, in.steps = steps, in.reducing = reducing, in.jumps = jumps, in.merged = merged;
+    in.n_sizes = static_cast<std::int64_t>(bytes.size()), in.followed = followed;
     const std::vector<std::int64_t> nominal{*std::max_element(bytes.begin(), bytes.end())};
     in.nominal_bytes = nominal;
     in.slices = slices, in.bytes = bytes, in.group = group, in.memory = memory, in.link_a = a, in.link_b = b;
@@ -203,6 +206,74 @@ TEST(units_in_a_row_end_as_if_each_was_visited) {
     CHECK(found == ring.finish);
     CHECK(counts.rounds + counts.jumped == units * 2 * (units - 1));
     if (block % 4 == 0) CHECK(counts.rounds < units);
+  }
+}
+
+// Of two lengths, in no order: as each message by itself.
+TEST(messages_are_followed_as_if_each_unit_was_told) {
+  std::mt19937_64 random(11);
+  for (int block = 0; block < 60; ++block) {
+    const auto units = static_cast<std::int64_t>(3 + random() % 150);
+    Ring ring(units, block % 5 == 0 ? 1 + static_cast<std::int64_t>(random() % 20) : 2 * (units - 1), units - 1);
+    const auto bytes = static_cast<std::int64_t>(1 + random() % 5000);
+    ring.bytes.clear();
+    for (std::int64_t u = 0; u < units; ++u) ring.bytes.push_back(bytes + static_cast<std::int64_t>(random() % 3 == 0) * 4);
+    for (std::int64_t& latency : ring.latency) latency = block % 2 ? 5000 : 700'000;
+    for (int odd = 0; odd < block % 4; ++odd) {
+      const std::size_t at = random() % static_cast<std::size_t>(units);
+      ring.rate[at] = static_cast<std::int64_t>(1'000'000 + random() % 2'000'000'000);
+      ring.latency[at] += static_cast<std::int64_t>(random() % 3'000'000);
+    }
+    CHECK(ring.run(true) == RingsStatus::ok);
+    const std::vector<std::int64_t> want = ring.finish;
+    RingsOutput counts;
+    CHECK(ring.run(true, &counts, false, true) == RingsStatus::ok);
+    CHECK(ring.finish == want);
+  }
+  Ring alike(40, 78, 39);
+  CHECK(alike.run(true, nullptr, false, true) == RingsStatus::bad_input);  // is made for others
+}
+
+// However its vectors are told: those of one row are one trail, and come out as they went in.
+TEST(trails_of_the_same_vectors_are_the_same) {
+  std::mt19937_64 random(12);
+  for (int block = 0; block < 200; ++block) {
+    const std::size_t period = 1 + random() % 2;
+    Trail told(2, period), pushed(2, period);
+    std::vector<std::vector<std::int64_t>> all;
+    const auto push = [&](std::vector<std::int64_t> vector) {
+      pushed.push(vector.data());
+      all.push_back(std::move(vector));
+    };
+    for (std::size_t run = 0; run < 1 + random() % 5; ++run) {
+      for (std::size_t i = 0; i < period * (1 + random() % 3); ++i) {
+        push({static_cast<std::int64_t>(random() % 3), static_cast<std::int64_t>(random() % 2)});
+        told.push(all.back().data());
+      }
+      std::vector<std::int64_t> steps;
+      for (std::size_t i = 0; i < 2 * period; ++i) steps.push_back(static_cast<std::int64_t>(random() % 2));
+      const auto times = static_cast<std::int64_t>(1 + random() % 4);
+      for (std::int64_t i = 0; i < times * static_cast<std::int64_t>(period); ++i) {
+        const auto& last = all[all.size() - period];
+        const std::size_t of = 2 * (static_cast<std::size_t>(i) % period);
+        push({last[0] + steps[of], last[1] + steps[of + 1]});
+      }
+      told.push_steps(steps, times);
+    }
+    CHECK(told == pushed);
+    CHECK(told.told() == pushed.told());
+    TrailReader reader(told, nullptr);
+    std::vector<std::int64_t> vector(2);
+    for (std::size_t i = 0; i < all.size();) {
+      const auto periods = reader.alike() / static_cast<std::int64_t>(period);
+      if (periods > 1 && random() % 2 == 0) {
+        reader.skip_periods(periods - 1);
+        i += static_cast<std::size_t>(periods - 1) * period;
+        continue;
+      }
+      reader.next(vector.data());
+      CHECK(vector == all[i++]);
+    }
   }
 }
 

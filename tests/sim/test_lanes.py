@@ -276,9 +276,9 @@ def test_ten_lost_nics_among_131072_ranks() -> None:
 
 
 def test_elements_that_do_not_divide_where_lanes_share_a_nic() -> None:
-    """The messages of one lane wait for those of the other: every one is evaluated, all nodes at once, as one by one."""
+    """The messages of one lane wait for those of the other: few of them do what no other one does, and are followed round the ring."""
     topology = Topology.preset("h100", 512)
     outlined = outline("all_reduce", topology, "1GB", algorithm=HIERARCHICAL)
     found, how = finish_times(outlined, topology)
     assert found.tolist() == finish_times(outlined, topology, merge=False, jumps=False)[0].tolist()
-    assert how["rounds"] == 512 * 8 * 2 * 1022  # both lanes of all ranks, their slices at a time
+    assert how["rounds"] < 1000 < how["jumped"]  # of 512 · 8 · 2 · 1022

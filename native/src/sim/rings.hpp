@@ -44,6 +44,8 @@ struct RingsInput {
   bool copies = false;        // a station copies its own message after it sent it
   bool passes_on = false;     // puts to others follow the last wait of a slice, in a batch of their own
   bool jumps = true;          // false: every round is evaluated, for tests
+  bool one_by_one = false;    // puts of one batch begin in the order of ops, or it is `disorder` (else Unit's `together` is tried)
+  bool followed = false;      // every message all the way round, as if they went round by round, one by one (followed.hpp): times alone
   bool swept = false;         // all units at once, every message, as if they went round by round (swept.hpp): times alone
   bool merged = false;        // chains go on each by itself, where they do not go round by round (merged.hpp)
 

@@ -1,0 +1,244 @@
+// See followed_units.hpp.
+#include "followed_units.hpp"
+
+#include <algorithm>
+#include <map>
+
+#include "exact.hpp"
+#include "stream.hpp"
+
+namespace ccl_lab::sim {
+namespace {
+
+template <bool kNotes>
+[[gnu::always_inline]] inline std::int64_t later(std::int64_t a, std::int64_t b, std::int64_t*& gaps) {
+  if constexpr (kNotes) *gaps++ = a - b;
+  return a < b ? b : a;
+}
+
+}  // namespace
+
+FollowedUnits::FollowedUnits(const RingsInput& in)
+    : units(static_cast<std::size_t>(in.units)), chains(static_cast<std::size_t>(in.chains)), stations(static_cast<std::size_t>(in.stations)),
+      depth(static_cast<std::size_t>(in.depth)), group(stations * depth), most(*std::ranges::max_element(in.slices)), messages(in.steps * in.depth), in_(in) {
+  for (const auto& ids : {in.memory, in.link_a, in.link_b})
+    for (const std::int32_t id : ids) words = std::max(words, static_cast<std::size_t>(id) + 1);
+  words += 2 * chains * stations;
+  fits_ = in.steps >= in.stations && in.changes.link.empty() && in.n_sizes == in.units * in.stations;
+  if (fits_) find_sizes();
+  if (fits_) find_kinds();
+}
+
+void FollowedUnits::find_sizes() {
+  size_.resize(in_.bytes.size());
+  for (std::size_t i = 0; i < size_.size() && fits_; ++i) {
+    auto known = std::ranges::find(bytes_, in_.bytes[i]);
+    if (known == bytes_.end()) known = bytes_.insert(known, in_.bytes[i]);
+    size_[i] = static_cast<std::uint8_t>(known - bytes_.begin());
+    fits_ = bytes_.size() <= kMostSizes;
+  }
+}
+
+FollowedUnits::Post FollowedUnits::post(std::size_t row) const {
+  const std::size_t links = 2 * chains * stations;
+  const auto link = [&](const auto& ids) { return links + static_cast<std::size_t>(ids[row]); };
+  Post made{link(in_.memory), link(in_.link_a), link(in_.link_b), in_.latency_ps[row], in_.ready_ps[row], {}};
+  const auto capped = [](std::int64_t ps) { return std::min(ps, kLatest); };
+  for (std::size_t i = 0; i < bytes_.size(); ++i) {
+    const std::int64_t held = bytes_[i] > 0 ? in_.alpha_ps : 0;
+    made.busy[i] = {capped(duration_ps(2 * bytes_[i], in_.memory_bytes_per_s[row])), capped(held + duration_ps(bytes_[i], in_.a_bytes_per_s[row])),
+                    capped(held + duration_ps(bytes_[i], in_.b_bytes_per_s[row]))};
+  }
+  return made;
+}
+
+void FollowedUnits::find_kinds() {
+  std::map<std::vector<std::int64_t>, std::size_t> known;
+  const std::size_t each = chains * stations;
+  std::vector<std::int64_t> key;
+  kind.resize(units);
+  for (std::size_t u = 0; u < units; ++u) {
+    key.clear();
+    for (std::size_t row = u * each; row < (u + 1) * each; ++row)
+      key.insert(key.end(), {in_.memory[row], in_.link_a[row], in_.link_b[row], in_.memory_bytes_per_s[row], in_.a_bytes_per_s[row], in_.b_bytes_per_s[row],
+                             in_.latency_ps[row], in_.ready_ps[row]});
+    const auto [at, is_new] = known.try_emplace(key, known.size());
+    kind[u] = at->second;
+    if (!is_new) continue;
+    for (std::size_t row = u * each; row < (u + 1) * each; ++row) {
+      posts_.push_back(post(row));
+      users_.push_back({posts_.back().memory, row % each / stations, row % stations});
+    }
+    std::ranges::stable_sort(users_.end() - static_cast<std::ptrdiff_t>(each), users_.end(), {}, &User::memory);
+  }
+}
+
+std::uint8_t FollowedUnits::size_of(std::size_t chain, std::int64_t slice, std::size_t position, std::size_t i) const {
+  const std::size_t slot = chain * static_cast<std::size_t>(most) + static_cast<std::size_t>(slice);
+  return size_[(slot * depth + i) * units * stations + position];
+}
+
+void FollowedUnits::enter(std::int64_t slice) {
+  sizes.resize(units * group * chains);
+  for (std::size_t u = 0; u < units; ++u)
+    for (std::size_t g = 0; g < group; ++g)
+      for (std::size_t c = 0; c < chains; ++c)
+        sizes[(u * group + g) * chains + c] = slice < in_.slices[c] ? size_of(c, slice, (u + 1) * stations - 1 - g / depth, g % depth) : kNone;
+}
+
+FollowedUnits::Work FollowedUnits::work(std::int64_t message) const {
+  return {message < in_.reducing * in_.depth, message < messages - in_.depth, message >= messages - 2 * in_.depth};
+}
+
+std::int64_t FollowedUnits::alike(std::int64_t n) const {
+  const auto each = static_cast<std::int64_t>(group);
+  std::int64_t least = std::int64_t{1} << 60;
+  for (std::size_t i = 0; i < stations; ++i) {
+    const std::int64_t message = n + static_cast<std::int64_t>(i) * in_.depth;
+    for (const std::int64_t border : {in_.reducing * in_.depth, messages - 2 * in_.depth, messages - in_.depth, messages})
+      if (message < border) least = std::min(least, (border - message + each - 1) / each);
+  }
+  return least;
+}
+
+template <bool kNotes>
+std::int64_t* FollowedUnits::through(std::size_t unit, std::int64_t n, const std::uint8_t* size, std::int64_t* state, std::int64_t* came, std::int64_t* gaps) const {
+  const Post* const posts = posts_of(unit);
+  std::int64_t* const left = state + chains * stations;
+  for (std::size_t i = 0; i < stations; ++i) {
+    const std::int64_t message = n + static_cast<std::int64_t>(i * depth);
+    if (message >= messages) break;
+    const Work does = work(message);
+    for (std::size_t c = 0; c < chains; ++c) {
+      if (size[c] == kNone) continue;
+      const std::size_t at = c * stations + i;
+      const Post& post = posts[at];
+      const Busy& busy = post.busy[size[c]];
+      std::int64_t clock = later<kNotes>(state[at], came[c], gaps);
+      if (does.adds) clock = state[post.memory] = later<kNotes>(clock, state[post.memory], gaps) + busy.add;
+      state[at] = clock;
+      if (!does.sends) continue;
+      const std::int64_t start = later<kNotes>(later<kNotes>(clock, post.ready_ps, gaps), later<kNotes>(state[post.a], state[post.b], gaps), gaps);
+      state[post.a] = start + busy.a;
+      state[post.b] = start + busy.b;
+      const std::int64_t end = std::max(state[post.a], state[post.b]);
+      if (does.last) left[at] = end;
+      came[c] = end + post.latency_ps;
+    }
+  }
+  return n < in_.reducing * in_.depth ? gaps : rest<kNotes>(users_.data() + kind[unit] * chains * stations, size, state, gaps);
+}
+
+// Nothing is added any more: a memory is not asked for before the clock of a station that uses it, so that when it was free before that does not
+// matter. As it was, it would tell apart what goes on alike.
+template <bool kNotes>
+std::int64_t* FollowedUnits::rest(const User* users, const std::uint8_t* size, std::int64_t* state, std::int64_t* gaps) const {
+  for (std::size_t i = 0, all = chains * stations; i < all;) {
+    const std::size_t memory = users[i].memory;
+    std::int64_t first = -1;
+    for (; i < all && users[i].memory == memory; ++i) {
+      if (size[users[i].chain] == kNone) continue;
+      const std::int64_t clock = state[users[i].chain * stations + users[i].station];
+      first = first < 0 ? clock : -later<kNotes>(-first, -clock, gaps);
+    }
+    if (first >= 0) state[memory] = later<kNotes>(state[memory], first, gaps);
+  }
+  return gaps;
+}
+
+void FollowedUnits::pass(std::size_t unit, std::int64_t n, const std::uint8_t* size, std::int64_t* state, std::int64_t* came) const {
+  through<false>(unit, n, size, state, came, nullptr);
+}
+
+std::int64_t* FollowedUnits::pass_noting(std::size_t unit, std::int64_t n, const std::uint8_t* size, std::int64_t* state, std::int64_t* came,
+                                         std::int64_t* gaps) const {
+  return through<true>(unit, n, size, state, came, gaps);
+}
+
+namespace {
+
+// A station sends on what it has.
+template <class Post>
+std::int64_t sends(const Post& post, std::uint8_t size, std::int64_t* state, std::size_t at, std::int64_t* left) {
+  const auto& busy = post.busy[size];
+  const std::int64_t start = std::max(std::max(state[at], post.ready_ps), std::max(state[post.a], state[post.b]));
+  state[post.a] = start + busy.a;
+  state[post.b] = start + busy.b;
+  const std::int64_t end = std::max(state[post.a], state[post.b]);
+  if (left) *left = end;
+  return end + post.latency_ps;
+}
+
+}  // namespace
+
+// As Unit::begin and Unit::warm_up.
+void FollowedUnits::begin(std::size_t unit, std::int64_t* state, std::int64_t* starts) const {
+  const Post* const posts = posts_of(unit);
+  const std::size_t each = chains * stations, first = unit * each;
+  std::fill_n(state, words, 0);
+  std::vector<std::int64_t> mail(each * depth);
+  const auto goes = [&](std::size_t c, std::size_t i, std::int64_t message, std::size_t origin) {  // message: after `depth` own ones
+    const auto n = static_cast<std::size_t>(message), own = n % depth;
+    const bool last = work(message - in_.depth).last;
+    const std::int64_t arrives = sends(posts[c * stations + i], size_of(c, 0, unit * stations + origin, own), state, c * stations + i,
+                                       last ? state + each + c * stations + i : nullptr);
+    if (i + 1 < stations) {
+      mail[(c * stations + i + 1) * depth + own] = arrives;
+    } else {
+      starts[n * chains + c] = arrives;
+    }
+  };
+  for (std::size_t row = 0; row < each; ++row) {
+    state[row] = in_.late_ps[first + row];
+    state[posts[row].memory] = in_.memory_free_ps[first + row];
+  }
+  for (std::size_t c = 0; c < chains; ++c) {
+    for (std::size_t i = 0; i < stations; ++i) {
+      if (!in_.begin_ps.empty()) state[c * stations + i] = std::max(state[c * stations + i], in_.begin_ps[(unit * chains + c) * static_cast<std::size_t>(most)]);
+      for (std::size_t own = 0; own < depth; ++own) goes(c, i, static_cast<std::int64_t>(own), i);
+    }
+  }
+  for (std::size_t row = 0; in_.copies && row < each; ++row) {
+    const std::int64_t bytes = bytes_[size_of(row / stations, 0, unit * stations + row % stations, 0)];
+    std::int64_t& memory = state[posts[row].memory];
+    state[row] = memory = std::max(state[row], memory) + std::min(duration_ps(bytes, in_.memory_bytes_per_s[first + row]), kLatest);
+  }
+  for (std::size_t m = 0; m < (stations - 1) * depth; ++m) {
+    const Work does = work(static_cast<std::int64_t>(m));
+    for (std::size_t c = 0; c < chains; ++c) {
+      for (std::size_t i = stations - 1; i > m / depth; --i) {
+        const std::size_t at = c * stations + i, origin = i - 1 - m / depth;
+        const Post& post = posts[at];
+        state[at] = std::max(state[at], mail[at * depth + m % depth]);
+        if (does.adds) state[at] = state[post.memory] = std::max(state[at], state[post.memory]) + post.busy[size_of(c, 0, unit * stations + origin, m % depth)].add;
+        if (does.sends) goes(c, i, static_cast<std::int64_t>(m + depth), origin);
+      }
+    }
+  }
+}
+
+void FollowedUnits::end(std::size_t unit, std::int64_t slice, const std::uint8_t* size, std::int64_t* state, const std::int64_t* came,
+                        std::int64_t* starts, RingsOutput& out) const {
+  const Post* const posts = posts_of(unit);
+  const bool adds = work(messages - 1).adds;
+  for (std::size_t c = 0; c < chains; ++c) {
+    if (size[c] == kNone) continue;
+    const std::size_t at = c * stations, slot = (unit * chains + c) * static_cast<std::size_t>(most) + static_cast<std::size_t>(slice);
+    state[at] = std::max(state[at], came[c]);
+    if (adds) state[at] = state[posts[at].memory] = std::max(state[at], state[posts[at].memory]) + posts[at].busy[size[c]].add;
+    if (!out.end_ps.empty()) out.end_ps[slot] = state[at];
+    if (slice + 1 == in_.slices[c]) continue;
+    if (!in_.begin_ps.empty()) state[at] = std::max(state[at], in_.begin_ps[slot + 1]);
+    std::int64_t* const left = state + chains * stations + at;
+    *left = 0;
+    for (std::size_t own = 0; own < depth; ++own)
+      starts[own * chains + c] = sends(posts[at], size_of(c, slice + 1, unit, own), state, at, work(static_cast<std::int64_t>(own) - in_.depth).last ? left : nullptr);
+  }
+}
+
+void FollowedUnits::finish(std::size_t unit, const std::int64_t* state, RingsOutput& out) const {
+  const std::size_t each = chains * stations;
+  for (std::size_t i = 0; i < each; ++i) out.finish_ps[unit * each + i] = std::max(state[i], state[each + i]);
+}
+
+}  // namespace ccl_lab::sim

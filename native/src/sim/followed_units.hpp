@@ -1,0 +1,85 @@
+// Units as followed.hpp sees them: what a message does in one, and what a unit does before one comes.
+//
+// Is: max-plus of a unit in ps. Is not: order, ticks and batches, which are known. Invariant: the same maxima and sums, in the same order, as
+// unit.hpp.
+//
+// A unit's state is one vector: clocks of its stations, when the last message of each had left, and when its links are free. The messages
+// that units begin are numbered in the order in which they leave a unit: `group` of them, those of its last station first.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "rings.hpp"
+
+namespace ccl_lab::sim {
+
+class FollowedUnits {
+ public:
+  explicit FollowedUnits(const RingsInput& in);
+
+  // Whether sizes are of few kinds, and rings long enough.
+  [[nodiscard]] bool fits() const { return fits_; }
+
+  std::size_t units, chains, stations, depth, words = 0, group;
+  std::int64_t most, messages;    // slices; messages of a chain in a slice
+  std::vector<std::size_t> kind;  // of each unit: those of one kind do the same
+  std::vector<std::uint8_t> sizes;    // of the messages that begin in a slice: [units][group][chains]
+
+  // Which sizes messages of a slice have; a chain that has no such slice takes no part.
+  void enter(std::int64_t slice);
+  // What a unit does in the first slice before a message comes. starts: when each message of its group comes to the next unit, [group][chains].
+  void begin(std::size_t unit, std::int64_t* state, std::int64_t* starts) const;
+  // The n-th message of each chain comes to a unit's first station at `came`, and goes through all of them; came: when it comes to the next unit.
+  void pass(std::size_t unit, std::int64_t n, const std::uint8_t* size, std::int64_t* state, std::int64_t* came) const;
+  // The same, and the differences of both sides of all maxima are written; returns behind the last.
+  std::int64_t* pass_noting(std::size_t unit, std::int64_t n, const std::uint8_t* size, std::int64_t* state, std::int64_t* came, std::int64_t* gaps) const;
+  // The last message of a slice, and the beginning of the next one.
+  void end(std::size_t unit, std::int64_t slice, const std::uint8_t* size, std::int64_t* state, const std::int64_t* came, std::int64_t* starts,
+           RingsOutput& out) const;
+  void finish(std::size_t unit, const std::int64_t* state, RingsOutput& out) const;
+
+  // How many of the messages n, n + group, … do the same kind of work.
+  [[nodiscard]] std::int64_t alike(std::int64_t n) const;
+  [[nodiscard]] std::size_t most_gaps() const { return 8 * chains * stations; }
+
+ private:
+  static constexpr std::uint8_t kNone = 255;
+  static constexpr std::size_t kMostSizes = 8;
+
+  struct Busy {
+    std::int64_t add, a, b;
+  };
+  struct Post {
+    std::size_t memory, a, b;
+    std::int64_t latency_ps, ready_ps;
+    Busy busy[kMostSizes];
+  };
+  struct User {  // of a memory: a station, in the order of memories
+    std::size_t memory, chain, station;
+  };
+  struct Work {
+    bool adds, sends, last;  // last: of those that it sends
+  };
+
+  void find_sizes();
+  void find_kinds();
+  [[nodiscard]] Post post(std::size_t row) const;
+  [[nodiscard]] Work work(std::int64_t message) const;
+  [[nodiscard]] const Post* posts_of(std::size_t unit) const { return posts_.data() + kind[unit] * chains * stations; }
+  template <bool kNotes>
+  std::int64_t* through(std::size_t unit, std::int64_t n, const std::uint8_t* size, std::int64_t* state, std::int64_t* came, std::int64_t* gaps) const;
+  template <bool kNotes>
+  std::int64_t* rest(const User* users, const std::uint8_t* size, std::int64_t* state, std::int64_t* gaps) const;
+  [[nodiscard]] std::uint8_t size_of(std::size_t chain, std::int64_t slice, std::size_t position, std::size_t i) const;
+
+  const RingsInput& in_;
+  bool fits_ = true;
+  std::vector<std::int64_t> bytes_;     // the sizes that there are
+  std::vector<std::uint8_t> size_;      // of each of in.bytes
+  std::vector<Post> posts_;             // [kinds][chains][stations]
+  std::vector<User> users_;             // the same
+};
+
+}  // namespace ccl_lab::sim
