@@ -2,7 +2,7 @@
 
 Is: arithmetic on plain values, the same for a run just done and for a saved file. Is not: measuring or printing.
 Invariants: only rows of equal labels are compared; a cell's ratio is the peer's time over ours, so above 1 is faster; the
-better of in place and out of place counts, for every party.
+better of in place and out of place counts, for every party, so a row of one form alone is not compared where there are two.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def rows_of(samples: Iterable[Sample], kinds: dict[str, dict[str, Any]]) -> list
             medians = [statistics.median(one.batch_us) for one in some]
             ns = statistics.median(one.cache_line_ns for one in some)
             more = {"label": label, "in_place": in_place, "cache_line_ns": ns, **kinds.get(peer, {})}
-            candidates.append(row(peer, cell, times, medians, **more))
+            candidates.append(row(peer, cell, times, medians, forms=sorted(forms), **more))
         found.append(min(candidates, key=lambda one: one["median_us"]))
     return sorted(
         found, key=lambda one: (one["op"], one["ranks"], one["bytes"], one["label"], one["median_us"])
@@ -98,6 +98,18 @@ def native_peer(one: Row) -> bool:
     return not is_ours(str(one["peer"])) and language_of(one) == "native"
 
 
+def whole(rows: Iterable[Row]) -> list[Row]:
+    """Those that were timed in every form that their peer has in the cell at any label; all of a file that does not say.
+
+    The cores change within seconds, so that a party may have been far apart in one form only, and that the slower one.
+    """
+    rows = list(rows)
+    known: dict[tuple[str, Cell], set[int]] = {}
+    for one in rows:
+        known.setdefault((str(one["peer"]), cell_of(one)), set()).update(one.get("forms", ()))
+    return [one for one in rows if set(one.get("forms", ())) >= known[str(one["peer"]), cell_of(one)]]
+
+
 def mpi4py_peer(one: Row) -> bool:
     return str(one["peer"]).startswith("mpi4py")
 
@@ -111,7 +123,7 @@ def compare(rows: Iterable[Row], ours: str, rival: Callable[[Row], bool] = nativ
     mine: dict[tuple[Cell, str], float] = {}
     best: dict[tuple[Cell, str], tuple[float, str]] = {}
     peers: dict[tuple[Cell, str], int] = {}
-    for one in rows:
+    for one in whole(rows):
         key, time_us = (cell_of(one), str(one.get("label", "unknown"))), float(one["median_us"])
         if one["peer"] == ours:
             mine[key] = min(time_us, mine.get(key, math.inf))

@@ -141,12 +141,17 @@ class Rounds:
         return sum(map(len, lacking.values()))
 
     def _lacking(self, label: str) -> dict[str, list[Cell]]:
-        rows = self.rows()
-        matter = results.contenders(rows)
-        have = {(row["peer"], results.cell_of(row)) for row in rows if row["label"] == label}
-        seen = {at for _, at in have}
+        """By party the cells that it has at other labels, or at this one in fewer forms."""
+        matter = results.contenders(self.rows())
+        here: dict[tuple[str, Cell], set[int]] = {}
+        anywhere: dict[tuple[str, Cell], set[int]] = {}
+        for one in self.run.samples:
+            anywhere.setdefault((one.peer, one.cell), set()).add(one.in_place)
+            if one.label == label:
+                here.setdefault((one.peer, one.cell), set()).add(one.in_place)
+        seen = {at for _, at in here}
         found: dict[str, list[Cell]] = {}
         for peer, at in sorted(matter):
-            if at in seen and (peer, at) not in have:
+            if at in seen and anywhere[peer, at] - here.get((peer, at), set()):
                 found.setdefault(peer, []).append(at)
         return found

@@ -101,6 +101,16 @@ def test_only_equal_labels_are_compared() -> None:
     }
 
 
+def test_a_row_of_one_form_alone_is_not_compared_where_there_are_two() -> None:
+    rows = [
+        row("ccl_lab", 10, forms=[0, 1]), row("impi", 20, forms=[0, 1]), row("ompi5", 15, forms=[1]),
+        row("ompi5", 9, forms=[0, 1], label="far"), row("ccl_lab", 50, forms=[0], label="far"), row("oneccl", 30, forms=[0]),
+    ]  # fmt: skip
+    found = results.compare(rows, "ccl_lab")
+    assert [(one.label, one.peer, one.ratio, one.peers) for one in found] == [("near", "impi", 2.0, 2)]
+    assert results.rows_of([Sample("impi", Cell("all_reduce", 2, 8), 1, 0, "near", 50, [1.0])], {})[0]["forms"] == [1]
+
+
 def test_mixed_counts_where_nothing_else_is_there() -> None:
     rows = [row("ccl_lab", 10, label="mixed"), row("impi", 15, label="mixed"), row("impi", 1, label="far")]
     assert [(one.label, one.ratio) for one in results.compare(rows, "ccl_lab")] == [("mixed", 1.5)]

@@ -207,6 +207,19 @@ def test_catching_up_evens_the_labels() -> None:
     assert {(row["peer"], row["label"]) for row in run.rows()} >= {("ccl_lab", "near"), ("impi", "near")}
 
 
+def test_catching_up_evens_the_forms() -> None:
+    class Moody(Machine):
+        def __call__(self, who: catalogue.Party, some: Sequence[Cell], in_place: int, *rest: Any) -> Outcome:
+            self.labels = ["far" if who.name == "ccl_lab" and in_place and rest[0] == 0 else "near"]
+            return super().__call__(who, some, in_place, *rest)
+
+    run = rounds_of(Moody({"ccl_lab": 1.0, "impi": 1.0}), ["ccl_lab", "impi"], ["all_reduce"], ranks=(2,))
+    run.round(0)
+    assert run.catch_up(1) == 2  # ours, of which only the form out of place was near
+    assert run.catch_up(2) == 0
+    assert {tuple(row["forms"]) for row in run.rows() if row["label"] == "near"} == {(0, 1)}
+
+
 def test_cells_that_do_not_fit_into_memory_are_left_out() -> None:
     some = rounds.cells_of(["all_reduce"], [8], [1024, 1 << 30])
     assert [one.bytes for one in rounds.wanted(party("impi"), some, 2, 16 << 30)] == [1024]

