@@ -303,10 +303,13 @@ TEST(rings_merged_by_batch_equal_those_round_by_round) {
     }
     CHECK(ring.run(true) == RingsStatus::ok);
     const std::vector<std::int64_t> want = ring.finish;
-    RingsOutput counts;
-    CHECK(ring.run(true, &counts, true) == RingsStatus::ok);
-    CHECK(ring.finish == want);
-    CHECK_EQ(counts.rounds, units * ring.steps);
+    for (const bool jumps : {false, true}) {
+      RingsOutput counts;
+      CHECK(ring.run(jumps, &counts, true) == RingsStatus::ok);
+      CHECK(ring.finish == want);
+      CHECK_EQ(counts.rounds + counts.jumped, units * ring.steps);
+      CHECK_EQ(counts.jumped > 0, jumps && units == 40);
+    }
   }
   Ring endless(4, 6, 3);
   endless.rate[2] = 1;
