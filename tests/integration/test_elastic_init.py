@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 
@@ -53,15 +54,15 @@ class Processes:
         strangers = ("CCL_LAB", "OMPI", "PMI", "SLURM", "RANK", "WORLD", "MASTER")
         env = {key: value for key, value in os.environ.items() if not key.startswith(strangers)} | extra
         env |= {"CCL_LAB_WORLD_SIZE": str(n), "CCL_LAB_RENDEZVOUS": f"127.0.0.1:{port}"}
+        self.outputs = [tempfile.TemporaryFile("w+") for _ in range(n + joiners)]  # a pipe that nobody reads yet would stop its writer
         self.all = [
             subprocess.Popen(
                 [sys.executable, "-c", program],
                 env=env | {"CCL_LAB_RANK": str(min(rank, n - 1))} | ({"JOINS": "0.8"} if rank >= n else {}),
-                stdout=subprocess.PIPE,
+                stdout=output,
                 stderr=subprocess.STDOUT,
-                text=True,
             )
-            for rank in range(n + joiners)
+            for rank, output in enumerate(self.outputs)
         ]
 
     def end(self, of: set[int] | None = None, seconds: float = 60) -> dict[int, tuple[int, str]]:
@@ -70,13 +71,17 @@ class Processes:
         for rank, process in enumerate(self.all):
             if of is not None and rank not in of:
                 continue
+            hangs = ""
             try:
-                output, _ = process.communicate(timeout=max(deadline - time.monotonic(), 0.1))
+                process.wait(max(deadline - time.monotonic(), 0.1))
             except subprocess.TimeoutExpired:
+                hangs = "HANGS\n"
                 process.send_signal(signal.SIGCONT)
                 process.send_signal(signal.SIGABRT)
-                output = "HANGS\n" + process.communicate()[0]
-            found[rank] = process.returncode, output
+                process.wait()
+            with self.outputs[rank] as output:
+                output.seek(0)
+                found[rank] = process.returncode, hangs + output.read()
         return found
 
 
