@@ -119,18 +119,27 @@ def gloo_peer(one: Row) -> bool:
 
 
 def compare(rows: Iterable[Row], ours: str, rival: Callable[[Row], bool] = native_peer) -> list[Comparison]:
-    """A comparison per cell and label where both are there; mixed labels count only where a cell has no other."""
+    """A comparison per cell and label where both are there; mixed labels count only where a cell has no other.
+
+    Both: ours in every form, and a rival in every form of its own. Other rivals there count too: in the form that is missing they can
+    only be faster than told.
+    """
     mine: dict[tuple[Cell, str], float] = {}
     best: dict[tuple[Cell, str], tuple[float, str]] = {}
     peers: dict[tuple[Cell, str], int] = {}
-    for one in whole(rows):
+    rows = list(rows)
+    complete, told = {id(one) for one in whole(rows)}, set()
+    for one in rows:
         key, time_us = (cell_of(one), str(one.get("label", "unknown"))), float(one["median_us"])
         if one["peer"] == ours:
-            mine[key] = min(time_us, mine.get(key, math.inf))
+            if id(one) in complete:
+                mine[key] = min(time_us, mine.get(key, math.inf))
         elif rival(one):
+            if id(one) in complete:
+                told.add(key)
             best[key] = min((time_us, str(one["peer"])), best.get(key, (math.inf, "")))
             peers[key] = peers.get(key, 0) + 1
-    both = [key for key in mine if key in best]
+    both = [key for key in mine if key in told]
     clean = {cell for cell, label in both if label in CLEAN}
     return [
         Comparison(
