@@ -145,3 +145,13 @@ def test_what_would_be_too_much_work_is_refused(done: Counter[tuple[str, bool]])
     with pytest.raises(Inapplicable, match="chunks differ by an element"):
         summarize(outline("all_reduce", topology, "4GB", algorithm="ring"), topology)
     assert done["followed", False]
+
+
+def test_131_072_ranks_end_as_when_every_message_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    topology = Topology.preset("h100", 16384).slow(3.0, nic=(9, 1))
+    outlined = outline("all_reduce", topology, 10**9, algorithm="hierarchical")
+    followed, how = finish_times(outlined, topology)
+    step_by_step = loops._step_by_step
+    monkeypatch.setattr(loops, "_step_by_step", lambda how, *given: None if how == "followed" else step_by_step(how, *given))
+    every, how_every = finish_times(outlined, topology)
+    assert how["rounds"] < 10**6 < how_every["rounds"] and followed.tolist() == every.tolist()
