@@ -186,34 +186,42 @@ class Follower {
   // What takes too much work is known long before it is done.
   void allow_more() { allowed_ = std::min(budget_, allowed_ + budget_ / (n_ * units_.most) + 1); }
 
+  // Some groups for what the first one begins with, then all of them, until what they leave behind is that. `left`: after the last message.
+  template <class Left, class FollowGroup>
+  bool laps(const Left& left, const FollowGroup& follow_group) {
+    const auto follow_back = [&](std::int64_t groups) {
+      for (std::int64_t i = groups; i > 0; --i) {
+        allow_more();
+        if (!follow_group((first_ + i) % n_)) return false;
+      }
+      return true;
+    };
+    if (!follow_back(kBefore)) return false;
+    for (int lap = 0; lap < kLaps; ++lap) {
+      const Left begun = left;
+      if (!follow_back(n_)) return false;
+      if (left == begun) break;
+    }
+    return true;
+  }
+
   bool circle(std::int64_t slice) {
-    Trail left(units_.words, static_cast<std::size_t>(period_)), next = left, begun = left;
-    const auto follow_group = [&](std::int64_t unit) {
-      allow_more();
+    Trail left(units_.words, static_cast<std::size_t>(period_)), next = left;
+    return laps(left, [&](std::int64_t unit) {
       for (std::int64_t g = 0; g < group_; ++g) {
         if (!follow(unit, g, left, g == 0 ? state_of(states_, (unit + 1) % n_) : nullptr, next)) return false;
         std::swap(left, next);
         end(unit, g, slice, last_);
       }
       return true;
-    };
-    for (std::int64_t i = kBefore; i > 0; --i)
-      if (!follow_group((first_ + i) % n_)) return false;
-    for (int lap = 0; lap < kLaps; ++lap) {
-      begun = left;
-      for (std::int64_t i = n_; i > 0; --i)
-        if (!follow_group((first_ + i) % n_)) return false;
-      if (left == begun) break;
-    }
-    return true;
+    });
   }
 
   // The same with numbers for trails, where all units are alike.
   bool circle_of_numbers(std::int64_t slice) {
     if (trails_.empty()) trails_.emplace_back(units_.words, static_cast<std::size_t>(period_));  // 0: none
     std::size_t left = 0;
-    const auto follow_group = [&](std::int64_t unit) {
-      allow_more();
+    return laps(left, [&](std::int64_t unit) {
       for (std::int64_t g = 0; g < group_; ++g) {
         const Found* const found = find(unit, g, left);
         if (!found) return false;
@@ -221,16 +229,7 @@ class Follower {
         end(unit, g, slice, found->last);
       }
       return true;
-    };
-    for (std::int64_t i = kBefore; i > 0; --i)
-      if (!follow_group((first_ + i) % n_)) return false;
-    for (int lap = 0; lap < kLaps; ++lap) {
-      const std::size_t begun = left;
-      for (std::int64_t i = n_; i > 0; --i)
-        if (!follow_group((first_ + i) % n_)) return false;
-      if (left == begun) break;
-    }
-    return true;
+    });
   }
 
   const Found* find(std::int64_t unit, std::int64_t g, std::size_t left) {

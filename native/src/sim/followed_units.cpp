@@ -43,12 +43,7 @@ FollowedUnits::Post FollowedUnits::post(std::size_t row) const {
   const std::size_t links = 2 * chains * stations;
   const auto link = [&](const auto& ids) { return links + static_cast<std::size_t>(ids[row]); };
   Post made{link(in_.memory), link(in_.link_a), link(in_.link_b), in_.latency_ps[row], in_.ready_ps[row], {}};
-  const auto capped = [](std::int64_t ps) { return std::min(ps, kLatest); };
-  for (std::size_t i = 0; i < bytes_.size(); ++i) {
-    const std::int64_t held = bytes_[i] > 0 ? in_.alpha_ps : 0;
-    made.busy[i] = {capped(duration_ps(2 * bytes_[i], in_.memory_bytes_per_s[row])), capped(held + duration_ps(bytes_[i], in_.a_bytes_per_s[row])),
-                    capped(held + duration_ps(bytes_[i], in_.b_bytes_per_s[row]))};
-  }
+  for (std::size_t i = 0; i < bytes_.size(); ++i) made.busy[i] = busy_of(in_, row, bytes_[i]);
   return made;
 }
 
@@ -115,12 +110,12 @@ std::int64_t* FollowedUnits::through(std::size_t unit, std::int64_t n, const std
       const Post& post = posts[at];
       const Busy& busy = post.busy[size[c]];
       std::int64_t clock = later<kNotes>(state[at], came[c], gaps);
-      if (does.adds) clock = state[post.memory] = later<kNotes>(clock, state[post.memory], gaps) + busy.add;
+      if (does.adds) clock = state[post.memory] = later<kNotes>(clock, state[post.memory], gaps) + busy.add_ps;
       state[at] = clock;
       if (!does.sends) continue;
       const std::int64_t start = later<kNotes>(later<kNotes>(clock, post.ready_ps, gaps), later<kNotes>(state[post.a], state[post.b], gaps), gaps);
-      state[post.a] = start + busy.a;
-      state[post.b] = start + busy.b;
+      state[post.a] = start + busy.a_ps;
+      state[post.b] = start + busy.b_ps;
       const std::int64_t end = std::max(state[post.a], state[post.b]);
       if (does.last) left[at] = end;
       came[c] = end + post.latency_ps;
@@ -162,8 +157,8 @@ template <class Post>
 std::int64_t sends(const Post& post, std::uint8_t size, std::int64_t* state, std::size_t at, std::int64_t* left) {
   const auto& busy = post.busy[size];
   const std::int64_t start = std::max(std::max(state[at], post.ready_ps), std::max(state[post.a], state[post.b]));
-  state[post.a] = start + busy.a;
-  state[post.b] = start + busy.b;
+  state[post.a] = start + busy.a_ps;
+  state[post.b] = start + busy.b_ps;
   const std::int64_t end = std::max(state[post.a], state[post.b]);
   if (left) *left = end;
   return end + post.latency_ps;
@@ -210,7 +205,7 @@ void FollowedUnits::begin(std::size_t unit, std::int64_t* state, std::int64_t* s
         const std::size_t at = c * stations + i, origin = i - 1 - m / depth;
         const Post& post = posts[at];
         state[at] = std::max(state[at], mail[at * depth + m % depth]);
-        if (does.adds) state[at] = state[post.memory] = std::max(state[at], state[post.memory]) + post.busy[size_of(c, 0, unit * stations + origin, m % depth)].add;
+        if (does.adds) state[at] = state[post.memory] = std::max(state[at], state[post.memory]) + post.busy[size_of(c, 0, unit * stations + origin, m % depth)].add_ps;
         if (does.sends) goes(c, i, static_cast<std::int64_t>(m + depth), origin);
       }
     }
@@ -225,7 +220,7 @@ void FollowedUnits::end(std::size_t unit, std::int64_t slice, const std::uint8_t
     if (size[c] == kNone) continue;
     const std::size_t at = c * stations, slot = (unit * chains + c) * static_cast<std::size_t>(most) + static_cast<std::size_t>(slice);
     state[at] = std::max(state[at], came[c]);
-    if (adds) state[at] = state[posts[at].memory] = std::max(state[at], state[posts[at].memory]) + posts[at].busy[size[c]].add;
+    if (adds) state[at] = state[posts[at].memory] = std::max(state[at], state[posts[at].memory]) + posts[at].busy[size[c]].add_ps;
     if (!out.end_ps.empty()) out.end_ps[slot] = state[at];
     if (slice + 1 == in_.slices[c]) continue;
     if (!in_.begin_ps.empty()) state[at] = std::max(state[at], in_.begin_ps[slot + 1]);

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "busy.hpp"
 #include "rings.hpp"
 
 namespace ccl_lab::sim {
@@ -48,9 +49,6 @@ class FollowedUnits {
   static constexpr std::uint8_t kNone = 255;
   static constexpr std::size_t kMostSizes = 8;
 
-  struct Busy {
-    std::int64_t add, a, b;
-  };
   struct Post {
     std::size_t memory, a, b;
     std::int64_t latency_ps, ready_ps;

@@ -8,7 +8,6 @@
 #include <numeric>
 #include <utility>
 
-#include "exact.hpp"
 #include "merged_unit.hpp"
 
 namespace ccl_lab::sim {
@@ -151,12 +150,9 @@ void Merged::keep_busy() {
 // How long a message keeps the links of a chain busy.
 const Busy& Merged::busy(std::size_t chain) {
   const std::int64_t bytes = bytes_of(chain);
-  auto& [rates, busy] = known_[chain];
-  if (busy.bytes == bytes) return busy;
-  const std::int64_t held = bytes > 0 ? in_.alpha_ps : 0;
-  const auto capped = [](std::int64_t ps) { return std::min(ps, kLatest); };
-  busy = {bytes, capped(duration_ps(2 * bytes, rates[0])), held + capped(duration_ps(bytes, rates[1])), held + capped(duration_ps(bytes, rates[2]))};
-  return busy;
+  Busy& known = known_[chain].busy;
+  if (known.bytes != bytes) known = busy_of(in_, row(chain), bytes);
+  return known;
 }
 
 // When a link that begins at `start_ps` is free again.

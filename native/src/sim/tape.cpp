@@ -81,9 +81,8 @@ void Tape::skip(std::int64_t count) {
 }
 
 void Tape::keep(const Tape& other) {
-  if (other.empty() && values_.capacity() == 0) return;
   if (other.empty()) {
-    *this = Tape();
+    if (values_.capacity() > 0) *this = Tape();
     return;
   }
   Tape rest;

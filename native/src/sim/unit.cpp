@@ -72,11 +72,7 @@ const Busy& Unit::busy(const At& at) {
   if (known[0].bytes == bytes) return known[0];
   std::swap(known[0], known[1]);
   if (known[0].bytes == bytes) return known[0];
-  const auto r = static_cast<std::size_t>(at.post - posts_.data());
-  const std::int64_t held = bytes > 0 ? in_.alpha_ps : 0;
-  const auto capped = [](std::int64_t ps) { return std::min(ps, kLatest); };
-  known[0] = {bytes, capped(duration_ps(2 * bytes, in_.memory_bytes_per_s[r])), capped(held + duration_ps(bytes, in_.a_bytes_per_s[r])),
-              capped(held + duration_ps(bytes, in_.b_bytes_per_s[r]))};
+  known[0] = busy_of(in_, static_cast<std::size_t>(at.post - posts_.data()), bytes);
   return known[0];
 }
 

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "busy.hpp"
 #include "changes.hpp"
 #include "paces.hpp"
 #include "path.hpp"
@@ -23,11 +24,6 @@ struct Station {
   std::int64_t clock_ps = 0;
   std::int64_t batch = 0;
   std::int64_t left_ps = 0;  // when its last message had left
-};
-
-// How long a message of `bytes` keeps the links of a station busy.
-struct Busy {
-  std::int64_t bytes = -1, add_ps = 0, a_ps = 0, b_ps = 0;
 };
 
 // What does not change about a station: the columns of RingsInput, together.
