@@ -84,7 +84,12 @@ def _read(root: Path, port: Port) -> Counters:
 
 
 def read(root: Root = "/", of: Sequence[Port] | None = None) -> tuple[Counters, ...]:
-    """Totals of every port now, or of the ports `of`. Cost: some 30 file reads a port; a GID table more where `of` is not given."""
+    """Totals of every port now, or of the ports `of`.
+
+    The kernel reads what is below hw_counters (`packets_of` "hw") anew only when its last reading, whoever asked for it, is older than
+    `others["lifespan"]` ms (soft RoCE: 10): what came since then is not in it. Cost: some 30 file reads a port; a GID table more where
+    `of` is not given.
+    """
     return tuple(_read(Path(root), port) for port in (ports(root) if of is None else of))
 
 

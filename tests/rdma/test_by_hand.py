@@ -23,8 +23,7 @@ def test_counters_rates_and_errors(body: Run) -> None:
     for one in (near, far):
         assert one["attributes"]["max_qp"] > 0 and one["attributes"]["phys_port_cnt"] == 1
         assert one["gid"] == {"kind": "RoCE v2", "ip": f"10.77.1.{2 if one is near else 1}"}
-    # The far side counts its last packets a little later, and is read at once.
-    assert near["sent"][0] >= packets and far["received"][0] > 0.99 * packets, "packets of the device that carried it"
+    assert near["sent"][0] >= packets and far["received"][0] >= packets, "packets of the device that carried it"
     assert near["sent"][1] == far["received"][1] == 0, "packets of the other device"
     # The recording ends before the writes do, and began when it could.
     assert near["peak_gbits_per_s"]["tx"] > 0 and near["carried_bytes"][0] > MTU_BYTES * 256 > near["carried_bytes"][1]

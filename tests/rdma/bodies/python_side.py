@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -59,6 +60,7 @@ def main() -> None:
     while any((mine := recorder.is_alive(), meeting.exchange(mine))):
         batch(link, meeting)
         batches += 1
+    time.sleep(2 * before[1].others["lifespan"] / 1000)  # what the recorder has read counts as new until then
     after = rdma.read(of=ports)
     meeting.exchange()
     (trace,) = recorded
