@@ -19,6 +19,8 @@ namespace {
 // The layer that repairs gives a NIC of its own queue pairs pieces large enough to be spread over them.
 constexpr std::uint64_t kRdmaSegmentBytes = 8 << 20;
 constexpr std::uint64_t kRdmaWindowBytes = 64 << 20;
+// Where a path is quick, fewer entries in its ledger: those of 256 KiB cost 0.5 % of an all_reduce of 64 MiB.
+constexpr std::uint64_t kSocketsSegmentBytes = 1 << 20;
 // To copy so much takes no longer than to be told by a frame of its own that it is there.
 constexpr std::uint64_t kSocketsLaterBytes = 16 * 1024;
 
@@ -83,9 +85,10 @@ NicTransport& Links::net() {
     rail_options_.points = shaped_by == nullptr ? Points() : Points(own_->rank(), node_of_, *shaped_by);
     RailOptions options = rail_options_;
     if (rdma_ != nullptr) {
-      options.segment_bytes = kRdmaSegmentBytes;
+      options.segment_bytes = options.first_segment_bytes = kRdmaSegmentBytes;
       options.window_bytes = kRdmaWindowBytes;
     } else {
+      options.segment_bytes = kSocketsSegmentBytes;
       options.copy_bytes = 0;  // what is with the system need not be copied before
       options.later_bytes = kSocketsLaterBytes;
     }

@@ -51,8 +51,9 @@ class Window {
   static constexpr std::uint64_t kLeastSegments = 6;
 
   Window() = default;
-  Window(std::uint64_t segment_bytes, std::uint64_t window_bytes)
-      : most_segment_(segment_bytes), most_(window_bytes), segment_(segment_bytes), bytes_(std::min(4 * segment_bytes, window_bytes)) {}
+  Window(std::uint64_t segment_bytes, std::uint64_t first_segment_bytes, std::uint64_t window_bytes)
+      : most_segment_(segment_bytes), most_(window_bytes), segment_(std::min(first_segment_bytes, segment_bytes)),
+        bytes_(std::min(4 * segment_, window_bytes)) {}
 
   std::uint64_t bytes() const { return bytes_; }
   std::uint64_t segment_bytes() const { return segment_; }

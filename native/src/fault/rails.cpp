@@ -96,7 +96,7 @@ Status Rails::add_path(const Path& path, std::uint32_t generation) {
   record.state = PathState::up;
   record.generation = generation;
   record.confirmed = record.asked_until = record.received = record.in_flight_bytes = 0;
-  record.window = Window(options_.segment_bytes, options_.window_bytes);
+  record.window = Window(options_.segment_bytes, options_.first_segment_bytes, options_.window_bytes);
   record.why = Status();
   record.asked_ns = 0;
   PeerRecord& peer = peer_of(path);
