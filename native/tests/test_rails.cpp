@@ -186,6 +186,26 @@ TEST(a_peer_that_does_not_answer_is_asked_again_and_its_path_stays) {
   CHECK(s.rails.up(s.path));
 }
 
+// A path with all that it may have under way, confirmed at `bytes_per_ns`: what its segments and its window are then.
+TEST(segments_grow_on_a_quick_path_and_shrink_on_a_slow_one) {
+  constexpr std::uint64_t kKiB = 1024;
+  const auto after = [](double bytes_per_ns) {
+    Window window(1024 * kKiB, 256 * kKiB, 8192 * kKiB);
+    CHECK_EQ(window.segment_bytes(), 256 * kKiB);
+    CHECK_EQ(window.bytes(), 1024 * kKiB);
+    const std::uint64_t nbytes = window.bytes();
+    window.confirmed(nbytes, 0, 0, true, static_cast<std::int64_t>(static_cast<double>(nbytes) / bytes_per_ns));
+    return window;
+  };
+  CHECK_EQ(after(2.0).segment_bytes(), 1024 * kKiB);
+  CHECK_EQ(after(2.0).bytes(), 8192 * kKiB);
+  CHECK_EQ(after(0.08).segment_bytes(), 256 * kKiB);  // 4 ms of it are 312 KiB
+  CHECK_EQ(after(0.01).segment_bytes(), 32 * kKiB);
+  CHECK_EQ(after(0.001).segment_bytes(), Window::kLeastSegment);
+  CHECK_EQ(after(0.001).bytes(), Window::kLeastSegments * Window::kLeastSegment);
+  CHECK_EQ(Window(64 * kKiB, 256 * kKiB, 8192 * kKiB).segment_bytes(), 64 * kKiB);
+}
+
 // Small ones are copied when they are posted; of a GPU none is, though it waits for the path to come back.
 TEST(memory_of_a_gpu_is_not_read_by_the_host) {
   Silent s;

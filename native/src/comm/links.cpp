@@ -19,7 +19,7 @@ namespace {
 // The layer that repairs gives a NIC of its own queue pairs pieces large enough to be spread over them.
 constexpr std::uint64_t kRdmaSegmentBytes = 8 << 20;
 constexpr std::uint64_t kRdmaWindowBytes = 64 << 20;
-// Where a path is quick, fewer entries in its ledger: those of 256 KiB cost 0.5 % of an all_reduce of 64 MiB.
+// Where a path is quick, a put has few entries in its ledger. (all_reduce of 64 MiB, failover on / off: 1.014 with 256 KiB, 1.008.)
 constexpr std::uint64_t kSocketsSegmentBytes = 1 << 20;
 // To copy so much takes no longer than to be told by a frame of its own that it is there.
 constexpr std::uint64_t kSocketsLaterBytes = 16 * 1024;

@@ -54,8 +54,8 @@ struct RailOptions {
   std::vector<std::int32_t> node_of;               // by rank, and
   Points points;                                   // where injectors have something done
   int n_nics = 0;                                  // of a node: where they are known, lost paths are judged by probes
-  std::uint64_t segment_bytes = 256 * 1024;        // at most, on a path that is quick
-  std::uint64_t first_segment_bytes = 256 * 1024;  // the same, until it is known whether a path is
+  std::uint64_t segment_bytes = 256 * 1024;        // at most, where a path is quick
+  std::uint64_t first_segment_bytes = 256 * 1024;  // until it is known how quick a path is
   std::uint64_t window_bytes = 8 * 1024 * 1024;    // of a path, not confirmed
   std::uint32_t window_segments = 128;
   std::uint64_t copy_bytes = 8 * 1024;             // puts up to this size are copied: their source is free at once
