@@ -34,6 +34,7 @@ BENCHMARKS = (
     "gpt_steps",
     "rdma",
     "cuda",
+    "cuda_overlap",
     "validation",
     "sharing",
     "moe",

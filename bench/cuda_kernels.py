@@ -21,16 +21,16 @@ TYPES = ("float32", "float16", "bfloat16", "int32")
 ROUNDS, WARM = 11, 3
 
 
-def _sources(gpu: Gpu, n: int, nbytes: int, kind: np.dtype[Any]) -> tuple[list[Array], np.ndarray]:
-    """n arrays of random whole numbers, and their sum, which every type holds exactly."""
-    rng = np.random.default_rng(n)
-    values = [rng.integers(-8, 8, nbytes // kind.itemsize).astype(kind) for _ in range(n)]
-    arrays = []
-    for value in values:
-        made = Array(gpu, value.shape, kind)
-        made.write(value)
-        arrays.append(made)
-    return arrays, np.sum([value.astype(np.float32) for value in values], axis=0).astype(kind)
+def _sources(gpu: Gpu, nbytes: int, kind: np.dtype[Any]) -> tuple[list[Array], list[np.ndarray]]:
+    """As many arrays of random whole numbers as a kernel takes, and the sum of the first 1, 2, …, which every type holds exactly."""
+    rng, total = np.random.default_rng(1), np.zeros(nbytes // kind.itemsize, np.int8)
+    arrays, sums = [], []
+    for _ in range(max(SOURCES)):
+        values = rng.integers(-8, 8, total.size, np.int8)
+        total = total + values
+        arrays.append(gpu.array(values.astype(kind)))
+        sums.append(total)
+    return arrays, sums
 
 
 def _median_s(clock: Any, call: Any) -> float:
@@ -43,22 +43,21 @@ def rows(nbytes: int, clock: Any, gpu: Gpu) -> list[dict[str, Any]]:
     found = []
     for dtype in TYPES:
         kind = collectives.numpy_dtype(dtype)
+        arrays, sums = _sources(gpu, nbytes, kind)
+        target = gpu.array(shape=sums[0].shape, dtype=kind)
+        copy_s = _median_s(clock, lambda target=target, source=arrays[0]: gpu.copy(target, source))
         for n in SOURCES:
-            arrays, wanted = _sources(gpu, n, nbytes, kind)
-            target = Array(gpu, wanted.shape, kind)
-            addresses = [int(array.address.value) for array in arrays]
+            addresses = [int(array.address.value) for array in arrays[:n]]
 
-            def reduce(target: Array = target, addresses: list[int] = addresses, dtype: str = dtype, count: int = wanted.size) -> None:
+            def reduce(target: Array = target, addresses: list[int] = addresses, dtype: str = dtype, count: int = sums[0].size) -> None:
                 reducer.run(int(DType[dtype]), int(RedOp["sum"]), int(target.address.value), addresses, count, gpu.stream)
 
-            def copy(target: Array = target, source: Array = arrays[0]) -> None:
-                gpu.copy(target, source)
-
-            copy_s, reduce_s = _median_s(clock, copy), _median_s(clock, reduce)
+            reduce_s = _median_s(clock, reduce)
+            wanted = sums[n - 1].astype(kind)
             assert target.read().tobytes() == wanted.tobytes(), f"{dtype}, {n} sources: a sum is wrong"
             moved, copied = (n + 1) * nbytes / reduce_s, 2 * nbytes / copy_s
             row = {"dtype": dtype, "sources": n, "gbytes_per_s": moved / 1e9, "copy_gbytes_per_s": copied / 1e9}
             found.append(row | {"of_bandwidth": moved / copied, "checked_elements": int(wanted.size)})
-            for array in (*arrays, target):
-                array.free()
+        for array in (*arrays, target):
+            array.free()
     return found

@@ -110,7 +110,7 @@ class Lane:
 
 
 class Lanes:
-    """The lanes of one group: a side stream for each device, made when it is first needed."""
+    """The lanes of one group: a side stream for each device, made with the first call there."""
 
     def __init__(self) -> None:
         self._sides: dict[torch.device, Any] = {}
@@ -125,7 +125,9 @@ class Lanes:
         """`method` in a lane of the tensor's device; `used`: all tensors of the call."""
         device = tensor.device
         current = torch.cuda.current_stream(device)
-        stream = self._side(device) if aside else current
+        # To make a stream waits for the GPU: with the first call, and not when something may hold the GPU up.
+        side = self._side(device)
+        stream = side if aside else current
         if aside:
             stream.wait_stream(current)
             for each in used:

@@ -88,9 +88,10 @@ class Array:
         return Array(self.gpu, shape, dtype or self.dtype)
 
     def write(self, values: np.ndarray) -> None:
-        """At once: nothing on the stream may use it."""
+        """At once: nothing on the stream may use it. The driver may return when it has read `values`, before the GPU has them."""
         held = np.ascontiguousarray(values, self.dtype)
         self.gpu.here("cuMemcpyHtoD_v2", self.address, ctypes.c_void_p(held.ctypes.data), ctypes.c_size_t(self.nbytes))
+        self.gpu.here("cuStreamSynchronize", ctypes.c_void_p(0))
 
     def read(self) -> np.ndarray:
         self.gpu.synchronize()

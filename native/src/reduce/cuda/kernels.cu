@@ -6,10 +6,11 @@
 
 namespace ccl_lab::device {
 
-#define CCL_LAB_DEFINE(name, Codec, Op, Finish)                                                                         \
-  extern "C" __global__ void __launch_bounds__(kThreads, 2) ccl_lab_##name(const __grid_constant__ ReduceArguments a) {  \
-    Body<Codec, Op, Finish>::run(a, static_cast<std::uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x,                  \
-                                 static_cast<std::uint64_t>(gridDim.x) * blockDim.x);                                   \
+#define CCL_LAB_DEFINE(name, Codec, Op, Finish)                                                                          \
+  extern "C" __global__ void __launch_bounds__(kThreads, Body<Codec, Op, Finish>::kBlocks)                               \
+      ccl_lab_##name(const __grid_constant__ ReduceArguments a) {                                                        \
+    Body<Codec, Op, Finish>::run(a, static_cast<std::uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x,                   \
+                                 static_cast<std::uint64_t>(gridDim.x) * blockDim.x);                                    \
   }
 CCL_LAB_DEVICE_KERNELS(CCL_LAB_DEFINE)
 
