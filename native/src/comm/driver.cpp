@@ -23,9 +23,7 @@ namespace ccl_lab {
 namespace {
 
 // How late a sleeping rank notices an abort by a process that died before it rang, and how often it shows that it lives.
-constexpr std::int64_t kHeartbeatNs = 250'000'000;
-// How long a peer that lost a path may wait for the answer of a rank whose callers come and go.
-constexpr std::int64_t kWatchNs = 10'000'000;
+constexpr std::int64_t kHeartbeatNs = Parked::kHeartbeatNs;
 
 // A caller has nothing better to do; the thread may be taking the core from somebody who computes.
 constexpr int kMostSpins = 10;
@@ -106,10 +104,20 @@ bool Driver::wait(const Goal& goal, std::int64_t until_ns, bool in_slices) {
 }
 
 // Peers may ask at any time from here on, also between two calls.
-void Driver::keep_watch() {
+void Driver::keep_watch(bool closely) {
   const std::lock_guard lock(mutex_);
-  if (closed_ || watchful_.exchange(true)) return;
-  if (runner_ == nullptr) start_thread();
+  if (closed_) return;
+  if (closely) parked_.closely();
+  if (!watchful_.exchange(true) && runner_ == nullptr) start_thread();
+}
+
+// With the turn held: what the thread has to look after when nobody drives.
+void Driver::say_watch() {
+  watched_.clear();
+  std::int64_t due_ns = std::numeric_limits<std::int64_t>::max();
+  progress_.watch_set(watched_, due_ns);
+  const std::lock_guard lock(mutex_);
+  parked_.watch(watched_, due_ns);
 }
 
 void Driver::wake_caller() {
@@ -130,6 +138,7 @@ Status Driver::alone(const std::function<void()>& body) {
     wanted_.fetch_sub(1);
     if (closed_) return refuse_closed();
     body();
+    if (watchful_.load(std::memory_order_relaxed)) say_watch();
   }
   // Whoever sleeps may have to sleep on something else now; works may have ended.
   const std::lock_guard lock(mutex_);
@@ -143,7 +152,7 @@ bool Driver::close() {
     Lock lock(mutex_);
     if (closed_.exchange(true)) return false;
     poke();
-    parked_.notify_one();
+    parked_.wake();
     changed_.notify_all();
     changed_.wait(lock, [this] { return callers_ == 0; });
     poke();  // a caller may have drained what was meant for the thread
@@ -165,11 +174,12 @@ void Driver::poke() const {
 // With mutex_ held: the thread takes the seat if it is free.
 void Driver::call_thread() {
   if (runner_ == nullptr) start_thread();
-  else if (is_parked_) parked_.notify_one();
+  else if (parked_.asleep()) parked_.wake();
   else poke();
 }
 
 void Driver::start_thread() {
+  parked_.open();
   // The thread inherits the mask: Python's signals belong to Python's main thread.
   sigset_t all;
   sigset_t before;
@@ -185,9 +195,7 @@ void Driver::loop() {
   Lock lock(mutex_);
   while (!closed_) {
     if (callers_ > 0 || seat_ != Seat::nobody) {
-      is_parked_ = true;
-      parked_.wait_for(lock, std::chrono::nanoseconds(watchful_.load(std::memory_order_relaxed) ? kWatchNs : kHeartbeatNs));
-      is_parked_ = false;
+      parked_.sleep(lock);
       continue;
     }
     seat_ = Seat::thread;
@@ -257,6 +265,7 @@ bool Driver::drive(Seat who, const Goal* until, std::int64_t until_ns, bool in_s
     patience.slept(awake, awake - now);
     if (woken == Woken::by_signal && in_slices) break;
   }
+  if (watchful_.load(std::memory_order_relaxed)) say_watch();
   unsent_ = !progress_.busy() && progress_.outstanding();
   return unsent_ || progress_.busy() || pending_.load(std::memory_order_relaxed);
 }

@@ -33,6 +33,7 @@
 
 #include "base/segment.hpp"
 #include "comm/goal.hpp"
+#include "comm/parked.hpp"
 #include "comm/patience.hpp"
 #include "comm/progress.hpp"
 #include "comm/work.hpp"
@@ -56,8 +57,9 @@ class Driver {
   void hand_over(bool surely = false);
   // Something that a step finds has happened in this process: another caller that drives and sleeps looks again.
   void wake_caller();
-  // From here on something polls at least every few milliseconds, whether works are outstanding or not.
-  void keep_watch();
+  // From here on something answers peers, whether works are outstanding or not: within milliseconds where they ask by message, and `closely`
+  // within milliseconds whatever they do.
+  void keep_watch(bool closely);
   // Runs `body` where Progress may be touched; usage error where the driver is closed.
   Status alone(const std::function<void()>& body);
 
@@ -89,6 +91,7 @@ class Driver {
   void call_thread();
   void poke() const;
   void start_thread();
+  void say_watch();
   void loop();
 
   Progress& progress_;
@@ -101,13 +104,12 @@ class Driver {
 
   mutable std::mutex mutex_;         // of all below
   std::condition_variable changed_;  // a seat is free, a work has ended, it is closed
-  std::condition_variable parked_;   // the thread: no caller drives any more
+  Parked parked_;                    // the thread: no caller drives any more
   Seat seat_ = Seat::nobody;
   int callers_ = 0;                  // in wait()
   std::atomic<int> watchers_{0};     // callers that wait for `changed_`
   Sleeper caller_;
   Sleeper thread_;
-  bool is_parked_ = false;
   bool outstanding_ = false;         // as the last driver left it
   std::atomic<bool> unsent_{false};  // no work is left, but bytes of one are
   std::atomic<bool> leave_{false};   // the thread has to give its seat to a caller
@@ -115,6 +117,7 @@ class Driver {
   std::atomic<bool> pending_{false};
   std::atomic<bool> watchful_{false};
   std::vector<std::shared_ptr<Work>> incoming_;
+  std::vector<pollfd> watched_;      // scratch of say_watch()
   std::unique_ptr<std::thread> runner_;
 };
 

@@ -184,7 +184,7 @@ Status Engine::add_connection(std::int32_t peer, std::uint16_t nic, std::uint16_
     return status;
   }
   links_version_.fetch_add(1);
-  if (progress_.links().messenger() != nullptr) driver_->keep_watch();
+  if (progress_.links().messenger() != nullptr) driver_->keep_watch(false);
   return added;
 }
 

@@ -441,6 +441,10 @@ void Progress::wait_set(std::vector<pollfd>& descriptors, std::int64_t& wake_ns)
   if (current()->fused()) wake_ns = std::min(wake_ns, now_ns_ + node::Parking::kLongestNs);
 }
 
+void Progress::watch_set(std::vector<pollfd>& descriptors, std::int64_t& wake_ns) const {
+  if (!stopped_ && links_.rails() != nullptr) links_.rails()->watch_set(descriptors, wake_ns);
+}
+
 void Progress::reset(std::uint16_t epoch) {
   now_ns_ = now_ns();
   if (busy()) stop(Status(Code::aborted, "rank " + std::to_string(own_->rank()) + " was reset", own_->rank()));

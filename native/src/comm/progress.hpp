@@ -64,6 +64,8 @@ class Progress {
   int step();
   // What to sleep on after a step that did nothing.
   void wait_set(std::vector<pollfd>& descriptors, std::int64_t& wake_ns) const;
+  // Of it, what peers that lost a path need an answer to, and what is due for paths; nothing where there is no such thing.
+  void watch_set(std::vector<pollfd>& descriptors, std::int64_t& wake_ns) const;
   bool busy() const { return current() != nullptr || runs_.n_draining() > 0 || !queue_.empty() || windows_.busy(); }
   // Works, or what they left behind, still need somebody to step.
   bool outstanding() const { return busy() || links_.unsent(); }

@@ -54,7 +54,7 @@ Result<std::shared_ptr<MemoryWindow>> Engine::make_window(WindowSpec spec, const
       return usage(rank, spec.number, "has no way to the part of rank " + std::to_string(peer));
   }
   // Bytes come at any time from here on.
-  if (far) driver_->keep_watch();
+  if (far) driver_->keep_watch(true);
   const std::int32_t channel = n_channels_ + 1 + spec.place;
   return std::make_shared<MemoryWindow>(this, rank, channel, segment_->signals(), progress_.windows().epoch(), std::move(spec),
                                   arena_->find(shown, 0));

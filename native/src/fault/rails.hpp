@@ -121,6 +121,8 @@ class Rails final : public Receiver {
   Status get(const Get& get);
   int poll(std::int64_t now_ns, std::vector<Completion>& completions, std::vector<LinkEvent>& events);
   void wait_set(std::vector<pollfd>& descriptors, std::int64_t& wake_ns) const;
+  // Of it, what does not wait until somebody has something to send or receive: messages of peers, and what is due for paths.
+  void watch_set(std::vector<pollfd>& descriptors, std::int64_t& wake_ns) const;
   void reset(std::uint16_t epoch);
 
   // See Transport.
