@@ -18,17 +18,17 @@ using namespace ccl_lab::sim;
 
 namespace {
 
-// Units of one station and one chain in a circle; links 0, 1, 2 of each unit are its memory and the two of its path. bytes: of all messages, or of
-// that which begins in each unit.
+// Units of one station in a circle; links 0, 1, 2 of each unit are its memory and the two of its path, which all chains share. bytes: of all
+// messages, or of that which begins in each unit.
 struct Ring {
-  std::int64_t units, steps, reducing;
-  std::vector<std::int64_t> slices{1}, bytes{1000}, group{0}, none;
+  std::int64_t units, steps, reducing, chains = 1;
+  std::vector<std::int64_t> slices{1}, bytes{1000}, group{0}, begin;
   std::vector<std::int32_t> memory, a, b;
   std::vector<std::int64_t> memory_rate, rate, latency, zeros, row, finish;
   std::vector<std::uint8_t> ticks;
 
-  Ring(std::int64_t n, std::int64_t steps_, std::int64_t reducing_) : units(n), steps(steps_), reducing(reducing_) {
-    const auto rows = static_cast<std::size_t>(n);
+  Ring(std::int64_t n, std::int64_t steps_, std::int64_t reducing_, std::int64_t chains_ = 1) : units(n), steps(steps_), reducing(reducing_), chains(chains_) {
+    const auto rows = static_cast<std::size_t>(n * chains);
     memory.assign(rows, 0), a.assign(rows, 1), b.assign(rows, 2);
     memory_rate.assign(rows, 2'000'000'000), rate.assign(rows, 1'000'000'000), latency.assign(rows, 5000), zeros.assign(rows, 0);
     ticks.assign(rows, 1);
@@ -38,13 +38,14 @@ struct Ring {
   RingsStatus run(bool jumps, RingsOutput* counts = nullptr, bool merged = false, bool followed = false) {
     finish.assign(row.size(), -1);
     RingsInput in;
-    in.units = units, in.chains = 1, in.stations = 1, in.steps = steps, in.reducing = reducing, in.jumps = jumps, in.merged = merged;
-    in.n_sizes = static_cast<std::int64_t>(bytes.size()), in.followed = followed;
-    const std::vector<std::int64_t> nominal{*std::max_element(bytes.begin(), bytes.end())};
+    in.units = units, in.chains = chains, in.stations = 1, in.steps = steps, in.reducing = reducing, in.jumps = jumps, in.merged = merged;
+    in.n_sizes = static_cast<std::int64_t>(bytes.size() / group.size()), in.followed = followed;
+    const std::vector<std::int64_t> zero_batches(begin.size());
+    const std::vector<std::int64_t> nominal(slices.size(), *std::max_element(bytes.begin(), bytes.end()));
     in.nominal_bytes = nominal;
     in.slices = slices, in.bytes = bytes, in.group = group, in.memory = memory, in.link_a = a, in.link_b = b;
     in.memory_bytes_per_s = memory_rate, in.a_bytes_per_s = rate, in.b_bytes_per_s = rate, in.latency_ps = latency, in.ticks = ticks;
-    in.late_ps = zeros, in.ready_ps = zeros, in.row = row, in.memory_free_ps = zeros, in.begin_ps = none, in.begin_batch = none;
+    in.late_ps = zeros, in.ready_ps = zeros, in.row = row, in.memory_free_ps = zeros, in.begin_ps = begin, in.begin_batch = zero_batches;
     RingsOutput out;
     out.finish_ps = finish;
     const RingsStatus status = simulate_rings(in, out);
@@ -318,4 +319,36 @@ TEST(rings_merged_by_batch_equal_those_round_by_round) {
   endless.rate[2] = 1'000'000'000;
   endless.memory_rate[1] = 1;
   CHECK(endless.run(true, nullptr, true) == RingsStatus::overflow);
+}
+
+// The last message of a slice is added, too, before the next slice begins.
+TEST(slices_whose_every_message_is_added_are_the_same_merged) {
+  std::mt19937_64 random(5);
+  int compared = 0;
+  for (int drawn = 0; drawn < 200; ++drawn) {
+    const auto up_to = [&](std::uint64_t most) { return static_cast<std::int64_t>(1 + random() % most); };
+    const std::int64_t units = up_to(12), steps = up_to(40), chains = up_to(3), slices = up_to(4);
+    Ring ring(units, steps, random() % 4 > 0 ? steps : up_to(40), chains);
+    const auto slots = static_cast<std::size_t>(chains * slices);
+    ring.slices.assign(static_cast<std::size_t>(chains), slices);
+    ring.bytes.assign(slots, up_to(5000));
+    ring.group.clear();
+    for (std::size_t i = 0; i < slots; ++i) ring.group.push_back(static_cast<std::int64_t>(i));
+    for (std::size_t i = 0; i < static_cast<std::size_t>(units) * slots; ++i) ring.begin.push_back(up_to(3'000'000));
+    for (std::size_t r = 0; r < ring.rate.size(); ++r) {
+      ring.rate[r] = up_to(3) * 700'000'000;
+      ring.memory_rate[r] = up_to(3) * 400'000'000;
+      ring.latency[r] = up_to(4000);
+    }
+    if (ring.run(false) != RingsStatus::ok) continue;
+    const std::vector<std::int64_t> want = ring.finish;
+    for (const bool jumps : {false, true}) {
+      RingsOutput counts;
+      CHECK(ring.run(jumps, &counts, true) == RingsStatus::ok);
+      CHECK(ring.finish == want);
+      CHECK_EQ(counts.rounds + counts.jumped, units * chains * slices * steps);
+    }
+    ++compared;
+  }
+  CHECK(compared >= 100);
 }

@@ -83,12 +83,6 @@ std::int64_t Merged::op_of(std::size_t chain) const {
   return ((in_.group[slot(chain)] * (in_.steps + 1) + c.message + 1) * 3 + kind) * ops_per_group_ + in_.row[row(chain)];
 }
 
-// A channel comes to a wait: it goes on when the message has been seen, and not before the op before it.
-void Merged::wait(Chain& chain, std::int64_t arrive_ps, std::int64_t tick, std::int64_t batch) {
-  chain.batch = std::max(std::max(chain.batch >> kPlaceBits, tick) << kPlaceBits, std::max(chain.batch, batch) + 1);
-  chain.clock_ps = larger(chain.clock_ps, arrive_ps);
-}
-
 // Up to the next op that needs a link. The batch in which a message was sent lies before the tick at which it is seen, and decides nothing.
 void Merged::receive(std::size_t chain) {
   Chain& c = state_[row(chain)];
@@ -180,7 +174,7 @@ void Merged::send(std::size_t chain, Tape& sent) {
   const Seen message{c.left_ps + in_.latency_ps[r], leaves};
   sent.push(message);
   if (noting_) loops_[loop_of_[chain]].sent.push_back(message);
-  if (message.arrive_ps > kLatest || leaves > kLastTick || (c.batch & (kPlaces - 1)) > kPlaces - 8) status_ = RingsStatus::overflow;
+  if (fails(c, message.arrive_ps, leaves)) return;
   ++c.message;
   c.next = Next::message;
 }
@@ -241,7 +235,8 @@ void Merged::serve_batch(std::int64_t batch, const Part& part, std::vector<Tape>
 // Batch by batch, up to the first one that a chain without a message may still come before.
 void Merged::serve_batches(const Part& part, const std::vector<std::int64_t>& promised, std::vector<Tape>& sent) {
   const Chain* const chains = state_.data() + unit_ * chains_;
-  const bool jumps = in_.jumps && in_.n_sizes == 1 && !varies(part);
+  const bool alike = in_.n_sizes == 1 && !varies(part), jumps = in_.jumps && alike;
+  if (alike) keep_posts(part, sent);
   noting_ = false;
   pause_ = 0;
   while (status_ == RingsStatus::ok) {
@@ -258,7 +253,13 @@ void Merged::serve_batches(const Part& part, const std::vector<std::int64_t>& pr
       }
     }
     if (earliest == kNever || earliest >= bound) break;
-    if (jumps && bound == kNever && jump(earliest, part, sent)) continue;
+    const bool watched = jumps && bound == kNever;
+    if (alike && !noting_ && (!watched || pause_ > 0) && earliest >> kPlaceBits < std::min(other, bound) >> kPlaceBits) {
+      const std::int64_t served = serve_each_alone(bound, watched ? pause_ : kNever);
+      if (watched) pause_ -= served;
+      if (served > 0) continue;
+    }
+    if (watched && jump(earliest, part, sent)) continue;
     noting_ = noting_ && bound == kNever;
     if (earliest >> kPlaceBits < std::min(other, bound) >> kPlaceBits)
       serve_alone(first, sent);

@@ -8,6 +8,8 @@
 // common multiple of those ticks, and a window of that length is to a part what rounds are to a unit of rings.hpp: if in two windows in a row
 // the same ops were served in the same turns, every maximum chose alike, and all numbers changed by the same, they go on doing so, until a
 // maximum changes its mind, a loop ends, or a chain comes to other work.
+//
+// What is not jumped over goes through a short loop as long as one chain alone has anything to do at a tick (merged_alone.cpp).
 #pragma once
 
 #include <array>
@@ -72,6 +74,16 @@ class Merged {
     std::vector<Seen> sent, before;  // in the window, and in the one before
   };
 
+  // A chain of the part at work, and all that it needs while messages go by.
+  struct Post {
+    Chain* chain;
+    Link *memory, *a, *b;
+    Tape *inbox, *sent;
+    std::size_t place;
+    std::int64_t latency_ps, ready_ps;
+    Busy busy;
+  };
+
   void find_parts();
   void begin(std::size_t unit);
   void visit(std::size_t unit, const std::vector<std::int64_t>& promised, const std::vector<Tape>& received, std::vector<Tape>& sent);
@@ -79,9 +91,22 @@ class Merged {
   void serve_batch(std::int64_t batch, const Part& part, std::vector<Tape>& sent);
   void serve(std::size_t chain, std::vector<Tape>& sent);
   void serve_alone(std::size_t chain, std::vector<Tape>& sent);
+  void keep_posts(const Part& part, std::vector<Tape>& sent);
+  [[nodiscard]] std::int64_t serve_each_alone(std::int64_t bound, std::int64_t most);
+  [[nodiscard]] bool serve_message(const Post& post);
+  // Whether times or places of batches no longer fit.
+  [[nodiscard]] bool fails(const Chain& chain, std::int64_t arrive_ps, std::int64_t leaves) {
+    const bool fits = arrive_ps <= kLatest && leaves <= kLastTick && (chain.batch & (kPlaces - 1)) <= kPlaces - 8;
+    if (!fits) status_ = RingsStatus::overflow;
+    return !fits;
+  }
   [[nodiscard]] bool too_many();
   void promise(std::vector<std::int64_t>& promised);
-  void wait(Chain& chain, std::int64_t arrive_ps, std::int64_t tick, std::int64_t batch);
+  void wait(Chain& chain, std::int64_t arrive_ps, std::int64_t tick, std::int64_t batch) {
+    // A channel comes to a wait: it goes on when the message has been seen, and not before the op before it.
+    chain.batch = std::max(std::max(chain.batch >> kPlaceBits, tick) << kPlaceBits, std::max(chain.batch, batch) + 1);
+    chain.clock_ps = larger(chain.clock_ps, arrive_ps);
+  }
   void receive(std::size_t chain);
   void after_reduce(std::size_t chain);
   void end_slice(std::size_t chain);
@@ -127,6 +152,8 @@ class Merged {
   std::vector<Tape> unread_;              // [units][chains] received, and beyond what could be served
   std::vector<Tape> inbox_;               // [chains] of the unit at work
   std::vector<Known> known_;              // [chains]
+  std::vector<Post> posts_;               // of the part at work
+  std::vector<Post*> at_work_;            // those of them that have something to do
   std::vector<Due> due_;                  // ops of one batch
   std::vector<std::uint64_t> turns_;      // per link of a unit: turns of this batch that are given away
   RingsStatus status_ = RingsStatus::ok;

@@ -11,6 +11,10 @@ namespace {
 // What is shorter, or repeats more slowly, is told one by one.
 constexpr std::size_t kShortestRun = 32, kLongestPeriod = 64, kLook = 16;
 
+// In a run so many gaps in a row or more are each as the one a period later: a period less one is missing of 32 messages, or two of three.
+constexpr std::size_t kAlike = 20;
+constexpr std::uint64_t kBase = 0x9e37'79b9'7f4a'7c15;
+
 // The least number of messages after which a loop repeats: a divisor of its period.
 std::size_t least_period(const std::vector<Seen>& first, const std::vector<Seen>& slopes) {
   const std::size_t period = first.size();
@@ -32,13 +36,33 @@ struct Run {
   std::size_t messages = 0, period = 0;
 };
 
-// The longest one that begins with the first message. keys: one number for the gap between a message and the next one, which tells most
-// unequal gaps apart.
-Run longest_run(std::span<const Seen> messages, std::span<const std::uint64_t> keys) {
+// A number for the kAlike gaps from each message on, equal where those are; of messages with fewer gaps behind them there is none. What lies
+// too far behind the end to be looked at is added as zeros.
+std::vector<std::uint32_t> keys_of(std::span<const Seen> messages) {
+  const std::size_t gaps = messages.size() - 1, keys = gaps - std::min(gaps, kAlike - 1);
+  std::vector<std::uint32_t> all(keys + kLongestPeriod + 1);
+  const auto number = [&](std::size_t i) {
+    const Seen gap = messages[i + 1] - messages[i];
+    return static_cast<std::uint64_t>(gap.arrive_ps) * 31 + static_cast<std::uint64_t>(gap.leaves);
+  };
+  std::uint64_t power = 1, key = 0;  // of a polynomial in `base`
+  for (std::size_t i = 0; i < kAlike; ++i) power *= kBase;
+  for (std::size_t i = gaps; i-- > 0;) {
+    key = key * kBase + number(i) - (i + kAlike < gaps ? number(i + kAlike) * power : 0);
+    if (i < keys) all[i] = static_cast<std::uint32_t>(key >> 32);
+  }
+  return all;
+}
+
+// The longest one that begins with the first message. keys: those of the messages from here on.
+Run longest_run(std::span<const Seen> messages, const std::uint32_t* keys) {
   Run best;
+  std::uint32_t some = 0;  // all periods are looked at, which takes few instructions
+  for (std::size_t period = 1; period <= kLongestPeriod; ++period) some |= keys[period] == keys[0] ? 1 : 0;
+  if (some == 0) return best;
   const auto gap = [&](std::size_t i) { return messages[i + 1] - messages[i]; };
   for (std::size_t period = 1; period <= kLongestPeriod && 3 * period <= messages.size(); ++period) {
-    if (keys[period] != keys[0] || keys[period + 1] != keys[1]) continue;
+    if (keys[period] != keys[0]) continue;
     std::size_t alike = 0;
     while (alike + period + 1 < messages.size() && gap(alike + period) == gap(alike)) ++alike;
     const std::size_t reach = alike + period + 1;
@@ -172,13 +196,9 @@ void Tape::find_loops() {
       found.push_loop(told(0, period), told(period, period), part.count);
       continue;
     }
-    std::vector<std::uint64_t> keys(messages.size() + 2);
-    for (std::size_t i = 0; i + 1 < messages.size(); ++i) {
-      const Seen gap = messages[i + 1] - messages[i];
-      keys[i] = static_cast<std::uint64_t>(gap.arrive_ps) * 31 + static_cast<std::uint64_t>(gap.leaves);
-    }
+    const std::vector<std::uint32_t> keys = keys_of(messages);
     for (std::size_t i = 0; i < messages.size();) {
-      const Run run = longest_run(messages.subspan(i), std::span(keys).subspan(i));
+      const Run run = i + kAlike < messages.size() ? longest_run(messages.subspan(i), keys.data() + i) : Run();
       if (run.messages == 0) {  // one that begins before the next look is absorbed by what follows it
         for (const std::size_t next = std::min(i + kLook, messages.size()); i < next; ++i) found.push(messages[i]);
         continue;
