@@ -14,6 +14,7 @@ namespace ccl_lab::sim {
 namespace {
 
 constexpr std::int64_t kMostChains = 64;  // a turn is a bit
+constexpr Seen kNothing{-kLatest, -kLatest};
 
 std::int64_t messages_of(const RingsInput& in) {
   return std::accumulate(in.slices.begin(), in.slices.end(), std::int64_t{0}) * in.steps * in.units;
@@ -32,6 +33,9 @@ Merged::Merged(const RingsInput& in, RingsOutput& out)
   links_.resize(units * links_of_unit_);
   unread_.resize(units * chains_);
   inbox_.resize(chains_);
+  in_hand_.resize(chains_);
+  reads_.resize(chains_);
+  sends_.resize(chains_);
   turns_.resize(links_of_unit_);
   loop_of_.resize(chains_);
   known_.resize(chains_);
@@ -87,7 +91,7 @@ std::int64_t Merged::op_of(std::size_t chain) const {
 void Merged::receive(std::size_t chain) {
   Chain& c = state_[row(chain)];
   if (c.next != Next::message || inbox_[chain].empty()) return;
-  const Seen message = inbox_[chain].next();
+  const Seen message = in_hand_[chain] = inbox_[chain].next();
   ++evaluated_;
   wait(c, message.arrive_ps, message.leaves, c.batch);
   if (c.message >= in_.reducing) return after_reduce(chain);
@@ -118,6 +122,7 @@ void Merged::enter_slice(std::size_t chain) {
   Chain& c = state_[row(chain)];
   c.message = -1;
   c.next = Next::send;
+  in_hand_[chain] = kNothing;
   if (in_.begin_ps.empty()) return;
   const std::size_t place = unit_ * chains_ * slices_ + slot(chain);
   const std::int64_t batch = in_.begin_batch[place];
@@ -174,6 +179,7 @@ void Merged::send(std::size_t chain, Tape& sent) {
   const Seen message{c.left_ps + in_.latency_ps[r], leaves};
   sent.push(message);
   if (noting_) loops_[loop_of_[chain]].sent.push_back(message);
+  note_sent(chain, message);
   if (fails(c, message.arrive_ps, leaves)) return;
   ++c.message;
   c.next = Next::message;
@@ -237,6 +243,8 @@ void Merged::serve_batches(const Part& part, const std::vector<std::int64_t>& pr
   const Chain* const chains = state_.data() + unit_ * chains_;
   const bool alike = in_.n_sizes == 1 && !varies(part), jumps = in_.jumps && alike;
   if (alike) keep_posts(part, sent);
+  at_ = nullptr;
+  if (jumps) watch_stretches(part);
   noting_ = false;
   pause_ = 0;
   while (status_ == RingsStatus::ok) {
@@ -253,12 +261,15 @@ void Merged::serve_batches(const Part& part, const std::vector<std::int64_t>& pr
       }
     }
     if (earliest == kNever || earliest >= bound) break;
-    const bool watched = jumps && bound == kNever;
+    const bool watched = jumps && bound == kNever, meets = meets_stretch();
+    if (meets && !noting_ && tries_ == 0 && pass(bound, part, promised, sent)) continue;
     if (alike && !noting_ && (!watched || pause_ > 0) && earliest >> kPlaceBits < std::min(other, bound) >> kPlaceBits) {
-      const std::int64_t served = serve_each_alone(bound, watched ? pause_ : kNever);
+      const std::int64_t served = serve_each_alone(bound, std::min(watched ? pause_ : kNever, meets ? tries_ : kNever));
       if (watched) pause_ -= served;
+      tries_ = std::max<std::int64_t>(tries_ - served, 0);
       if (served > 0) continue;
     }
+    tries_ = std::max<std::int64_t>(tries_ - 1, 0);
     if (watched && jump(earliest, part, sent)) continue;
     noting_ = noting_ && bound == kNever;
     if (earliest >> kPlaceBits < std::min(other, bound) >> kPlaceBits)
@@ -268,6 +279,7 @@ void Merged::serve_batches(const Part& part, const std::vector<std::int64_t>& pr
     if (evaluated_ >= look_ && too_many()) status_ = RingsStatus::disorder;
   }
   noting_ = false;
+  if (jumps) end_stretch(part);
 }
 
 void Merged::begin(std::size_t unit) {
@@ -280,13 +292,18 @@ void Merged::begin(std::size_t unit) {
   }
 }
 
-void Merged::visit(std::size_t unit, const std::vector<std::int64_t>& promised, const std::vector<Tape>& received, std::vector<Tape>& sent) {
+// What was received is used up.
+void Merged::visit(std::size_t unit, const std::vector<std::int64_t>& promised, std::vector<Tape>& received, std::vector<Tape>& sent) {
   unit_ = unit;
   keep_busy();
+  passed_.assign(kinds_[kind_of_[unit]].size(), {});
   for (std::size_t c = 0; c < chains_; ++c) {
+    in_hand_[c] = kNothing;
+    reads_[c] = reads(c) + unread_[row(c)].left();
+    sends_[c] = sends(c);
     inbox_[c] = unread_[row(c)];
     if (inbox_[c].empty())
-      inbox_[c] = received[c];
+      std::swap(inbox_[c], received[c]);
     else
       inbox_[c].append(received[c]);
     sent[c].clear();
@@ -297,6 +314,8 @@ void Merged::visit(std::size_t unit, const std::vector<std::int64_t>& promised, 
     unread_[row(c)].keep(inbox_[c]);
     if (in_.jumps) sent[c].find_loops();
   }
+  passed_before_.swap(passed_);
+  passed_unit_ = unit;
 }
 
 // By chain, before which batch no more of its messages will be seen: it sends nothing before its next op, and no link is free before.

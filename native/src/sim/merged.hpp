@@ -8,15 +8,16 @@
 // no chain without a message can still come before it. Such a chain is bounded by what the unit before promises: whatever that one has yet
 // to send, it issues no earlier than the batch its chain stopped at, and a message is seen `nominal_bytes` ticks later or more. Promises go
 // round the circle with the messages, and every unit that they pass adds to them, so somebody can always go on. Chains that meet in no link
-// of a unit are served there each by itself, and what they repeat is jumped over (merged_unit.hpp).
+// of a unit are served there each by itself, what they repeat is jumped over, and what waits for nothing is passed on as it was in the unit
+// before (merged_unit.hpp).
 #pragma once
 
 #include "rings.hpp"
 
 namespace ccl_lab::sim {
 
-// Messages that are evaluated and not jumped over, 20 ns or so each: a minute at most, which nothing interrupts. Whether there will be more
-// is looked at after every sixteenth of them.
+// Messages that are evaluated, and neither jumped over nor passed on, some 30 ns each: a minute at most, which nothing interrupts. Whether
+// there will be more is looked at after every sixteenth of them.
 inline constexpr std::int64_t kMostMerged = 2'000'000'000;
 
 // disorder: more messages than that, or units of another kind. The input is good already (rings.cpp).

@@ -12,7 +12,7 @@ void Merged::keep_posts(const Part& part, std::vector<Tape>& sent) {
   for (const std::size_t c : part.chains) {
     const std::size_t r = row(c);
     posts_.push_back({&state_[r], &link(in_.memory[r]), &link(in_.link_a[r]), &link(in_.link_b[r]), &inbox_[c], &sent[c], c,
-                      in_.latency_ps[r], in_.ready_ps[r], {}});
+                      in_.latency_ps[r], in_.ready_ps[r], {}, &in_hand_[c]});
   }
 }
 
@@ -58,8 +58,10 @@ bool Merged::serve_message(const Post& post) {
   c.left_ps = std::max(a.free_ps, b.free_ps);
   const std::int64_t leaves = std::max(c.batch >> kPlaceBits, std::max(a.free_tick, b.free_tick)) + in_.nominal_bytes[0];
   a.free_tick = b.free_tick = leaves;
-  post.sent->push({c.left_ps + post.latency_ps, leaves});
-  if (fails(c, c.left_ps + post.latency_ps, leaves)) return false;
+  const Seen sent{c.left_ps + post.latency_ps, leaves};
+  post.sent->push(sent);
+  note_sent(post.place, sent);
+  if (fails(c, sent.arrive_ps, leaves)) return false;
   ++c.message;
   c.next = Next::message;
   if (post.inbox->empty() || c.message + 1 == in_.steps) {
@@ -67,6 +69,7 @@ bool Merged::serve_message(const Post& post) {
     return false;
   }
   const Seen message = post.inbox->next();
+  *post.in_hand = message;
   ++evaluated_;
   wait(c, message.arrive_ps, message.leaves, c.batch);
   c.batch += 1;

@@ -33,8 +33,11 @@ bool Merged::jump(std::int64_t batch, const Part& part, std::vector<Tape>& sent)
   end_window(part);
   if (const std::int64_t more = repeats(); more > 0) {
     noting_ = false;
+    const bool waited = at_ != nullptr && stretch_.breaks != breaks_;  // not all that is jumped over goes on with the stretch
+    if (waited) end_stretch(part);
     go_on(part, more);
     pass_on(more, sent);
+    if (waited) begin_stretch(part);
     return true;
   }
   if (windows_ == kPatience || std::any_of(loops_.begin(), loops_.end(), [&](const Loop& loop) { return windows_left(loop) < 1; })) {
@@ -79,6 +82,7 @@ bool Merged::watch(std::int64_t batch, const Part& part) {
     if (sum > kMostMessages || windows_left(loop) < 3) return false;
   }
   noting_ = true;
+  breaks_ = stretch_.breaks;
   windows_ = 0;
   window_ = ticks << kPlaceBits;
   border_ = batch + window_;
@@ -147,6 +151,7 @@ void Merged::go_on(const Part& part, std::int64_t windows) {
 // What chains read and send in so many windows.
 void Merged::pass_on(std::int64_t windows, std::vector<Tape>& sent) {
   for (Loop& loop : loops_) {
+    in_hand_[loop.chain] = inbox_[loop.chain].peek(windows * loop.messages - 1);
     inbox_[loop.chain].skip(windows * loop.messages);
     jumped_ += windows * loop.messages;
     std::vector<Seen> slopes(loop.sent.size());

@@ -9,7 +9,11 @@
 // the same ops were served in the same turns, every maximum chose alike, and all numbers changed by the same, they go on doing so, until a
 // maximum changes its mind, a loop ends, or a chain comes to other work.
 //
-// What is not jumped over goes through a short loop as long as one chain alone has anything to do at a tick (merged_alone.cpp).
+// Passing on. In most units nothing waits: messages leave as much later as the unit takes for each, and come to the next unit as they came to
+// this one, but for one shift. So if that one has the same links and rates, nothing waits there either: what a stretch of messages that
+// passed through the unit before finds is known, and it is passed on as it is, later by that shift (merged_pass.cpp).
+//
+// What is neither jumped over nor passed on goes through a short loop as long as one chain alone has anything to do at a tick (merged_alone.cpp).
 #pragma once
 
 #include <array>
@@ -82,11 +86,26 @@ class Merged {
     std::size_t place;
     std::int64_t latency_ps, ready_ps;
     Busy busy;
+    Seen* in_hand;
+  };
+
+  // Messages that passed through a part without waiting, each of them so much later than it came. By chain of the part: from which message to
+  // which one that was sent.
+  struct Stretch {
+    Seen later;
+    std::vector<std::int64_t> from, to;
+    std::int64_t breaks = 0;  // how many stretches there were before
+  };
+
+  // How far messages of a stretch can be passed on in a unit.
+  struct Passing {
+    std::int64_t count, add_ps;  // from the one in hand on
+    Seen in_hand;
   };
 
   void find_parts();
   void begin(std::size_t unit);
-  void visit(std::size_t unit, const std::vector<std::int64_t>& promised, const std::vector<Tape>& received, std::vector<Tape>& sent);
+  void visit(std::size_t unit, const std::vector<std::int64_t>& promised, std::vector<Tape>& received, std::vector<Tape>& sent);
   void serve_batches(const Part& part, const std::vector<std::int64_t>& promised, std::vector<Tape>& sent);
   void serve_batch(std::int64_t batch, const Part& part, std::vector<Tape>& sent);
   void serve(std::size_t chain, std::vector<Tape>& sent);
@@ -101,6 +120,28 @@ class Merged {
     return !fits;
   }
   [[nodiscard]] bool too_many();
+
+  // Passing on (merged_pass.cpp).
+  void watch_stretches(const Part& part);
+  [[nodiscard]] bool meets_stretch() const { return at_ != nullptr && before_ < passed_before_.size() && next_ < passed_before_[before_].size(); }
+  void begin_stretch(const Part& part);
+  void end_stretch(const Part& part);
+  void waited(std::size_t chain, const Seen& later);
+  [[nodiscard]] bool pass(std::int64_t bound, const Part& part, const std::vector<std::int64_t>& promised, std::vector<Tape>& sent);
+  [[nodiscard]] Passing passing(std::size_t chain, std::size_t place, const Stretch& stretch);
+  [[nodiscard]] bool all_free(std::int64_t begin_ps, std::int64_t tick, const Part& part) const;
+  void pass_chain(std::size_t chain, const Passing& each, const Seen& later, Tape& sent);
+  [[nodiscard]] std::size_t part_before(const Part& part) const;
+  [[nodiscard]] std::int64_t sends(std::size_t chain) const;
+  [[nodiscard]] std::int64_t reads(std::size_t chain) const;
+  [[nodiscard]] std::int64_t here(std::size_t chain) const;
+  [[nodiscard]] Seen least_later(std::size_t chain);
+  // Whether a message waits for anything is told by how much later it leaves than it came.
+  void note_sent(std::size_t chain, const Seen& message) {
+    if (at_ == nullptr) return;
+    const Seen later = message - in_hand_[chain];
+    if (!(later == stretch_.later) || (state_[row(chain)].batch & (kPlaces - 1)) > 2) waited(chain, later);
+  }
   void promise(std::vector<std::int64_t>& promised);
   void wait(Chain& chain, std::int64_t arrive_ps, std::int64_t tick, std::int64_t batch) {
     // A channel comes to a wait: it goes on when the message has been seen, and not before the op before it.
@@ -159,9 +200,20 @@ class Merged {
   RingsStatus status_ = RingsStatus::ok;
   std::int64_t messages_, evaluated_ = 0, jumped_ = 0, look_ = kMostMerged / 16;  // look_: how many are evaluated before the next look
 
+  const Part* at_ = nullptr;           // the part at work, if what passes through it is noted
+  std::size_t part_ = 0, before_ = 0;  // its number, and that of the same part in the unit before
+  std::size_t next_ = 0;               // of the stretches there the one that is met next
+  std::int64_t tries_ = 0;             // batches until the next look whether it can be passed on
+  Stretch stretch_;                    // that goes on
+  std::vector<Seen> in_hand_;          // [chains] the message that a chain received and has not sent on
+  std::vector<std::int64_t> reads_, sends_;                 // [chains] of the unit at work before this visit
+  std::vector<std::vector<Stretch>> passed_, passed_before_;  // by part: of this unit, and of the one before
+  std::size_t passed_unit_ = 0;        // that one
+
   bool noting_ = false;                // windows are watched
   std::int64_t pause_ = 0;             // batches until the next look whether they can be
   std::int64_t window_ = 0, border_ = 0, windows_ = 0;  // length of one, the batch at which it ends, and how many there were
+  std::int64_t breaks_ = 0;            // stretches that ended before they were watched
   std::vector<Loop> loops_;            // of the part at work
   std::vector<std::size_t> loop_of_;   // [chains]
   std::vector<std::int64_t> state_now_, last_, change_, change_before_;

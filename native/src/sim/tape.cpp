@@ -177,16 +177,20 @@ void Tape::push_loop(std::vector<Seen> first, std::vector<Seen> slopes, std::int
     parts_.back().count += count;
     return;
   }
-  parts_.push_back({values_.size(), count, static_cast<std::int64_t>(first.size())});
+  parts_.push_back({values_.size(), count, static_cast<std::int64_t>(first.size()), false});
   values_.insert(values_.end(), first.begin(), first.end());
   values_.insert(values_.end(), slopes.begin(), slopes.end());
 }
 
 void Tape::find_loops() {
-  const auto some = [](const Part& part) { return part.period == 0 && part.count >= static_cast<std::int64_t>(kShortestRun); };
+  const auto some = [](const Part& part) { return part.period == 0 && !part.searched && part.count >= static_cast<std::int64_t>(kShortestRun); };
   if (std::none_of(parts_.begin(), parts_.end(), some)) return;
   Tape found;
   for (const Part& part : parts_) {
+    if (part.searched) {
+      found.add(*this, part, 0, part.count, {});
+      continue;
+    }
     const std::span messages = std::span(values_).subspan(part.first, static_cast<std::size_t>(part.period > 0 ? 2 * part.period : part.count));
     const auto told = [&](std::size_t begin, std::size_t count) {
       return std::vector<Seen>(messages.begin() + static_cast<std::ptrdiff_t>(begin), messages.begin() + static_cast<std::ptrdiff_t>(begin + count));
@@ -209,22 +213,83 @@ void Tape::find_loops() {
     }
   }
   *this = std::move(found);
+  for (Part& part : parts_) part.searched = part.period == 0;
+}
+
+// Messages of a part of another tape, later by so much.
+void Tape::add(const Tape& other, const Part& part, std::int64_t from, std::int64_t to, const Seen& later) {
+  if (part.period > 0 && to - from > 2 * part.period) {
+    std::vector<Seen> first, slopes;
+    for (std::int64_t i = from; i < from + part.period; ++i) {
+      first.push_back(other.at(part, i) + later);
+      slopes.push_back(other.values_[part.first + static_cast<std::size_t>(part.period + i % part.period)]);
+    }
+    return push_loop(std::move(first), std::move(slopes), to - from);
+  }
+  if (!part.searched) {
+    for (std::int64_t i = from; i < to; ++i) push(other.at(part, i) + later);
+    return;
+  }
+  while (from < to && goes_on(other.at(part, from) + later)) ++from;
+  if (from == to) return;
+  if (parts_.size() == part_ || !parts_.back().searched) parts_.push_back({values_.size(), 0, 0, true});
+  parts_.back().count += to - from;
+  const std::size_t size = values_.size();
+  values_.resize(size + static_cast<std::size_t>(to - from));
+  const Seen* const told = other.values_.data() + part.first + from;
+  for (std::int64_t i = 0; i < to - from; ++i) values_[size + static_cast<std::size_t>(i)] = told[i] + later;
 }
 
 void Tape::append(const Tape& other) {
-  for (std::size_t p = other.part_; p < other.parts_.size(); ++p) {
-    const Part& part = other.parts_[p];
-    const std::int64_t from = p == other.part_ ? other.taken_ : 0;
-    if (part.count - from <= 2 * part.period || part.period == 0) {
-      for (std::int64_t i = from; i < part.count; ++i) push(other.at(part, i));
-      continue;
+  for (std::size_t p = other.part_; p < other.parts_.size(); ++p)
+    add(other, other.parts_[p], p == other.part_ ? other.taken_ : 0, other.parts_[p].count, {});
+}
+
+std::int64_t Tape::left() const {
+  std::int64_t count = -taken_;
+  for (std::size_t p = part_; p < parts_.size(); ++p) count += parts_[p].count;
+  return count;
+}
+
+Seen Tape::peek(std::int64_t ahead) const {
+  std::size_t p = part_;
+  for (ahead += taken_; ahead >= parts_[p].count; ++p) ahead -= parts_[p].count;
+  return at(parts_[p], ahead);
+}
+
+std::int64_t Tape::seen_before(std::int64_t tick, std::int64_t most) const {
+  std::int64_t count = 0;
+  for (std::size_t p = part_; p < parts_.size() && count < most; ++p) {
+    const Part& part = parts_[p];
+    const std::int64_t from = p == part_ ? taken_ : 0;
+    std::int64_t low = from, high = part.count;
+    if (at(part, high - 1).leaves < tick) low = high;
+    while (low < high) {
+      const std::int64_t middle = low + (high - low) / 2;
+      if (at(part, middle).leaves < tick)
+        low = middle + 1;
+      else
+        high = middle;
     }
-    std::vector<Seen> first, slopes;
-    for (std::int64_t i = from; i < from + part.period; ++i) {
-      first.push_back(other.at(part, i));
-      slopes.push_back(other.values_[part.first + static_cast<std::size_t>(part.period + i % part.period)]);
+    count += low - from;
+    if (low < part.count) break;
+  }
+  return std::min(count, most);
+}
+
+void Tape::pass_on(std::int64_t count, const Seen& later, Tape& to) {
+  while (count > 0) {
+    const Part part = parts_[part_];
+    const std::int64_t some = std::min(count, part.count - taken_);
+    to.add(*this, part, taken_, taken_ + some, later);
+    taken_ += some;
+    count -= some;
+    if (taken_ == part.count) {
+      next_part();
+    } else if (part.period > 0) {
+      place_ = taken_ % part.period;
+      turn_ = taken_ / part.period;
     }
-    push_loop(std::move(first), std::move(slopes), part.count - from);
   }
 }
 

@@ -50,16 +50,19 @@ class Tape {
     return message;
   }
   void skip(std::int64_t count);  // of the loop that is ahead
+  [[nodiscard]] std::int64_t left() const;
+  [[nodiscard]] Seen peek(std::int64_t ahead) const;  // the message that so many others lie before
+  // How many of the next `most` messages are seen before a tick; they are seen one after the other.
+  [[nodiscard]] std::int64_t seen_before(std::int64_t tick, std::int64_t most) const;
+  // The next messages go to another tape, all of them later by so much. What was told one by one there has been searched for loops.
+  void pass_on(std::int64_t count, const Seen& later, Tape& to);
   // Becomes what is left of another one, and holds no more memory than that needs.
   void keep(const Tape& other);
 
   void push(const Seen& message) {
-    if (parts_.size() == part_ || parts_.back().period > 0) {
-      if (parts_.size() > part_ && at(parts_.back(), parts_.back().count) == message) {
-        ++parts_.back().count;
-        return;
-      }
-      parts_.push_back({values_.size(), 0, 0});
+    if (parts_.size() == part_ || parts_.back().period > 0 || parts_.back().searched) {
+      if (goes_on(message)) return;
+      parts_.push_back({values_.size(), 0, 0, false});
     }
     values_.push_back(message);
     ++parts_.back().count;
@@ -76,6 +79,7 @@ class Tape {
     std::size_t first = 0;     // in `values_`; of a loop: `period` messages, then as many slopes
     std::int64_t count = 0;
     std::int64_t period = 0;   // 0: told one by one
+    bool searched = false;     // told one by one, and no loop
   };
 
   void next_part() {
@@ -83,6 +87,12 @@ class Tape {
     taken_ = place_ = turn_ = 0;
   }
   [[nodiscard]] Seen at(const Part& part, std::int64_t i) const;
+  bool goes_on(const Seen& message) {  // with the loop at the end
+    if (parts_.size() == part_ || parts_.back().period == 0 || at(parts_.back(), parts_.back().count) != message) return false;
+    ++parts_.back().count;
+    return true;
+  }
+  void add(const Tape& other, const Part& part, std::int64_t from, std::int64_t to, const Seen& later);
   [[nodiscard]] bool continues(const Part& last, const std::vector<Seen>& first, const std::vector<Seen>& slopes) const;
   [[nodiscard]] std::int64_t unread(std::size_t part) const { return parts_[part].count - (part == part_ ? taken_ : 0); }
   void absorb(std::vector<Seen>& first, std::vector<Seen>& slopes, std::int64_t& count);
