@@ -65,6 +65,40 @@ TEST(a_full_ring_counts_what_it_loses) {
   CHECK_EQ(reader.available(), std::size_t{0});
 }
 
+TEST(several_records_in_one_turn_wrap_and_are_lost_one_by_one) {
+  Ring ring;
+  SpanWriter writer = ring.writer();
+  SpanReader reader = ring.reader();
+  std::vector<SpanRecord> out(kCapacity);
+  std::int64_t in = 0;
+  std::int64_t seen = 0;
+  const auto write = [&](std::size_t i, SpanRecord& slot) { slot = span(in + static_cast<std::int64_t>(i)); };
+  for (std::size_t n = 0; n <= kCapacity; ++n) {
+    writer.record(n, write);
+    in += static_cast<std::int64_t>(n);
+    CHECK_EQ(reader.drain(out.data(), out.size()), n);
+    for (std::size_t i = 0; i < n; ++i, ++seen) CHECK(out[i].begin_ns == seen && out[i].end_ns == ~seen);
+  }
+  writer.record(kCapacity - 3, write);
+  writer.record(5, write);
+  CHECK_EQ(reader.dropped(), std::uint64_t{2});
+  CHECK_EQ(reader.drain(out.data(), out.size()), std::size_t{kCapacity});
+  CHECK(out[kCapacity - 4].begin_ns == in + kCapacity - 4 && out[kCapacity - 1].begin_ns == in + 2);
+}
+
+TEST(a_writer_survives_a_hostile_tail) {
+  Ring ring;
+  SpanWriter writer = ring.writer();
+  for (const std::uint64_t tail : {std::uint64_t{1} << 63, ~std::uint64_t{0}, std::uint64_t{1000}})
+    for (const std::uint64_t known : {tail, std::uint64_t{0}}) {
+      ring.header().tail = tail;
+      ring.header().known_tail = known;
+      const std::uint64_t before = ring.header().head + ring.header().dropped;
+      writer.record(200, [](std::size_t i, SpanRecord& slot) { slot = span(static_cast<std::int64_t>(i)); });
+      CHECK_EQ(ring.header().head + ring.header().dropped, before + 200);
+    }
+}
+
 TEST(a_writer_continues_where_another_ended) {
   Ring ring;
   ring.writer().record(span(1));

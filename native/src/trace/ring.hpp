@@ -47,27 +47,32 @@ class SpanWriter {
   bool enabled() const { return enabled_ != nullptr && enabled_->load(std::memory_order_relaxed) != 0; }
 
   void record(const SpanRecord& span) {
-    if (!enabled()) return;
+    if (enabled()) record(1, [&](std::size_t, SpanRecord& slot) { slot = span; });
+  }
+
+  // `n` records in one turn: write(i, slot) writes the i-th, and must write all of it. Who calls has asked enabled().
+  template <class Write>
+  void record(std::size_t n, Write&& write) {
     while (header_->writing.exchange(1, std::memory_order_acquire) != 0) {
     }
     const std::uint64_t head = header_->head.load(std::memory_order_relaxed);
-    if (has_room(head)) {
-      slots_[head & mask_] = span;
-      header_->head.store(head + 1, std::memory_order_release);
-      // The ring is larger than the caches: without this each record would wait for its cold line.
-      __builtin_prefetch(slots_ + ((head + 2) & mask_), 1);
-    } else {
-      header_->dropped.store(header_->dropped.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-    }
+    const std::size_t fits = std::min(n, room(head, n));
+    for (std::size_t i = 0; i < fits; ++i) write(i, slots_[(head + i) & mask_]);
+    header_->head.store(head + fits, std::memory_order_release);
+    // The ring is larger than the caches: without this each record would wait for its cold line.
+    for (std::size_t i = 1; i <= fits; ++i) __builtin_prefetch(slots_ + ((head + fits + i) & mask_), 1);
+    if (fits < n) header_->dropped.store(header_->dropped.load(std::memory_order_relaxed) + (n - fits), std::memory_order_relaxed);
     header_->writing.store(0, std::memory_order_release);
   }
 
  private:
-  bool has_room(std::uint64_t head) const {
-    if (head - header_->known_tail.load(std::memory_order_relaxed) <= mask_) return true;
+  // Free slots: `wanted` or more, or all that there are.
+  std::size_t room(std::uint64_t head, std::size_t wanted) const {
+    const std::uint64_t known = head - header_->known_tail.load(std::memory_order_relaxed);
+    if (known <= mask_ && mask_ + 1 - known >= wanted) return static_cast<std::size_t>(mask_ + 1 - known);
     const std::uint64_t tail = header_->tail.load(std::memory_order_acquire);
     header_->known_tail.store(tail, std::memory_order_relaxed);
-    return head - tail <= mask_;
+    return head - tail <= mask_ ? static_cast<std::size_t>(mask_ + 1 - (head - tail)) : 0;
   }
 
   SpanRingHeader* header_ = nullptr;
