@@ -467,7 +467,7 @@ def flush_to_zero(comm: ccl.Communicator) -> None:
 
 
 def spans(comm: ccl.Communicator) -> None:
-    """Direct calls leave a span each, and one for every task that ran here."""
+    """Direct calls leave a span each, and the tasks that ran here theirs."""
     x, out = comm.empty(100_000, "float32"), comm.empty(100_000, "float32")
     x[:] = 1
     for _ in range(3):

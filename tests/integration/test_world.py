@@ -16,6 +16,7 @@ import pytest
 
 import ccl_lab as ccl
 from ccl_lab.errors import AbortedError, OpTimeout, PeerLostError, ShapeError, UsageError
+from ccl_lab.trace.columns import SpanKind
 
 from .leftovers import alive, children_of, leftovers
 
@@ -50,6 +51,24 @@ def test_every_span_names_an_op_of_the_schedule(world):
     assert set(ops[ops >= 0]) == set(range(len(schedule)))
     known = ops >= 0
     assert (trace.columns["step"][known] == schedule.ops.step[ops[known]]).all()
+
+
+def test_ranks_of_one_node_tell_each_collective_once_with_its_tasks_inside():
+    with ccl.World(ccl.Topology.cluster(nodes=1, gpus_per_node=2, nics_per_node=1), timeout="20s") as world:
+        for nbytes in (8, 64 << 10, 1 << 20):
+            schedule = ccl.plan("all_reduce", world.topology, nbytes=nbytes)
+            columns = world.run(schedule, repeat=5).columns
+            whole = columns["kind"] == SpanKind.collective
+            assert int(whole.sum()) == 2 * 5 and (columns["nbytes"][whole] == nbytes).all(), nbytes
+            called = list(zip(columns["rank"].tolist(), columns["coll_id"].tolist(), strict=True))
+            assert len({called[row] for row in np.flatnonzero(whole)}) == 2 * 5
+            entered = {called[row]: (columns["begin_ns"][row], columns["end_ns"][row]) for row in np.flatnonzero(whole)}
+            for row in np.flatnonzero(~whole):
+                begin, end = columns["begin_ns"][row], columns["end_ns"][row]
+                assert entered[called[row]][0] <= begin <= end <= entered[called[row]][1]
+                assert 0 <= columns["op_id"][row] < len(schedule.ops)
+            # Whoever ran them: each rank's output is written once.
+            assert nbytes == 8 or columns["nbytes"][~whole].sum() == 5 * 2 * nbytes
 
 
 def test_nic_spans_carry_every_byte_between_nodes(world):

@@ -26,6 +26,8 @@ std::string seconds_text(double seconds) {
 
 SpanStatus span_status(const Status& reason) { return reason.code == Code::aborted ? SpanStatus::aborted : SpanStatus::failed; }
 
+std::uint64_t bytes_of(const Program& program) { return std::max(program.bytes(Buffer::input), program.bytes(Buffer::output)); }
+
 std::string name_of(const Work& work) {
   return std::string("collective ") + std::to_string(work.coll_id()) + " (" +
          kCollectiveNames[static_cast<std::size_t>(work.program().identity().collective)] + ")";
@@ -135,7 +137,7 @@ bool Progress::begin_next() {
   if (current()->fused()) {
     const node::Call call = current()->call();
     local_->registry().notice(call, own_->rank(), local_->group().size());
-    if (Status status = local_->group().begin(call); !status.ok()) stop(std::move(status));
+    if (Status status = local_->group().begin(call, node::Timed::by_driver); !status.ok()) stop(std::move(status));
     return true;
   }
   Status counts = current()->read_counts();
@@ -172,6 +174,7 @@ int Progress::drive_fused() {
     else stop(local_->group().status());
     return 1;
   }
+  local_->group().rest();
   if (now_ns_ < current()->deadline_ns()) return 0;
   stop(local_->group().missing(current()->timeout_s()));
   return 1;
@@ -338,10 +341,7 @@ void Progress::record(const Work& work, Track track, std::uint16_t index, SpanKi
   span.track = static_cast<std::uint8_t>(track);
   span.kind = static_cast<std::uint8_t>(kind);
   span.status = static_cast<std::uint8_t>(status);
-  if (kind == SpanKind::collective) {
-    const Program& program = work.program();
-    span.nbytes = static_cast<std::int64_t>(std::max(program.bytes(Buffer::input), program.bytes(Buffer::output)));
-  }
+  if (kind == SpanKind::collective) span.nbytes = static_cast<std::int64_t>(bytes_of(work.program()));
   spans_.record(span);
 }
 
@@ -368,8 +368,10 @@ void Progress::record_computing(SpanStatus status) {
 }
 
 void Progress::record_end(const Work& work, const Status& status) {
+  if (!spans_.enabled()) return;
   const SpanStatus how = status.ok() ? SpanStatus::ok : span_status(status);
-  record(work, Track::control, 0, SpanKind::collective, nullptr, -1, work.begin_ns(), now_ns_, how);
+  if (work.fused()) local_->group().record_end({work.begin_ns(), now_ns_, bytes_of(work.program()), work.coll_id(), epoch_, how});
+  else record(work, Track::control, 0, SpanKind::collective, nullptr, -1, work.begin_ns(), now_ns_, how);
 }
 
 void Progress::hold(const Work& work) {

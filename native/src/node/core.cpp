@@ -117,21 +117,4 @@ void Core::wake_all() const {
     if (j != place) wake(j);
 }
 
-void Core::record(Track track, SpanKind kind, std::int64_t begin_ns, std::int64_t end_ns, std::uint64_t nbytes,
-                  std::int32_t peer, std::int32_t op_id) const {
-  if (spans == nullptr) return;
-  SpanRecord span{};
-  span.begin_ns = begin_ns;
-  span.end_ns = end_ns;
-  span.nbytes = static_cast<std::int64_t>(nbytes);
-  span.coll_id = call.coll_id;
-  span.op_id = op_id;
-  span.peer = peer;
-  span.epoch = static_cast<std::uint16_t>(epoch);
-  span.track = static_cast<std::uint8_t>(track);
-  span.kind = static_cast<std::uint8_t>(kind);
-  span.status = static_cast<std::uint8_t>(SpanStatus::ok);
-  spans->record(span);
-}
-
 }  // namespace ccl_lab::node

@@ -17,9 +17,9 @@
 #include "base/status.hpp"
 #include "node/board.hpp"
 #include "node/call.hpp"
+#include "node/call_spans.hpp"
 #include "node/park.hpp"
 #include "reduce/reduce.hpp"
-#include "trace/ring.hpp"
 
 namespace ccl_lab::node {
 
@@ -86,7 +86,7 @@ struct Core {
   Board* own = nullptr;
   std::uint64_t arena_bytes = 0;
   Parking parking;
-  SpanWriter* spans = nullptr;
+  CallSpans spans;
   Traffic traffic;
 
   std::uint64_t epoch = 0;
@@ -157,8 +157,6 @@ struct Core {
   // Whether the kernel's copies are worth a try, where `from` bytes are the least that are.
   bool crossing_pays(bool overlaps, std::uint64_t from) const;
   Route choose_route(bool all_mapped, bool overlaps, bool may_cross);
-  void record(Track track, SpanKind kind, std::int64_t begin_ns, std::int64_t end_ns, std::uint64_t nbytes,
-              std::int32_t peer, std::int32_t op_id) const;
   // How to store `nbytes` that peers read next. One on the same core would rather have them in the caches, unless all read them.
   Stores stores_for_peers(std::uint64_t nbytes, bool all_read = false) const {
     return nbytes >= kStreamFrom && (all_read || n <= n_cores) ? Stores::streaming : Stores::cached;
@@ -169,7 +167,6 @@ struct Core {
   bool sums_twice() const { return n == 2 && call.block_bytes <= kMostSummedTwice; }
   // Whether the kernel copied.
   bool crossed() const { return route == Route::pulled || route == Route::swapped; }
-  bool tracing() const { return spans != nullptr && spans->enabled(); }
 };
 
 inline bool Core::room(std::uint64_t depth) {

@@ -53,7 +53,7 @@ Group::Group(std::shared_ptr<RankSegment> own, std::vector<std::int32_t> ranks, 
   core_.ranks = std::move(ranks);
   core_.n = static_cast<int>(core_.ranks.size());
   core_.n_cores = options.n_cores > 0 ? options.n_cores : usable_cores_of_ranks();
-  core_.spans = spans;
+  core_.spans.connect(spans);
   core_.place = place_of(own_->rank());
   core_.arena_bytes = own_->arena_bytes();
   const auto n = core_.ranks.size();
@@ -121,7 +121,7 @@ Status Group::check(const Call& call) const {
   return {};
 }
 
-Status Group::begin(const Call& call) {
+Status Group::begin(const Call& call, Timed timed) {
   if (broken_ || running_ || !complete() || static_cast<unsigned>(call.root) >= static_cast<unsigned>(core_.n)) [[unlikely]]
     return check(call);
   core_.call = call;
@@ -139,7 +139,7 @@ Status Group::begin(const Call& call) {
     if (!small_) describe_buffers();
   }
   running_ = true;
-  begun_ns_ = core_.tracing() ? now_ns() : 0;
+  core_.spans.begin(call, static_cast<std::uint16_t>(core_.epoch), timed);
   return {};
 }
 
@@ -268,9 +268,8 @@ Turn Group::step() {
     return turn;
   }
   running_ = false;
-  if (begun_ns_ != 0)
-    core_.record(Track::control, SpanKind::collective, begun_ns_, now_ns(),
-                 std::max(core_.blocks.input, core_.blocks.output) * core_.call.block_bytes, -1, -1);
+  if (core_.spans.ends_here()) [[unlikely]]
+    core_.spans.end(std::max(core_.blocks.input, core_.blocks.output) * core_.call.block_bytes);
   return turn;
 }
 
@@ -287,6 +286,7 @@ Turn Group::drive(std::int64_t for_ns) {
 
 // `turn` is what the last step was.
 Turn Group::wait_for(std::int64_t for_ns, Turn turn) {
+  rest();
   const bool crowded = core_.n > core_.n_cores;
   const std::int64_t begin_ns = now_ns();
   std::int64_t now = begin_ns, idle_ns = begin_ns;
@@ -372,6 +372,7 @@ Status Group::missing(double timeout_s) const {
 
 void Group::stop(Status reason) {
   core_.own->stopped.store(1, std::memory_order_release);
+  core_.spans.flush();
   running_ = false;
   broken_ = true;
   core_.status = std::move(reason);

@@ -66,8 +66,12 @@ class Group {
   bool take() { return !taken_.exchange(true, std::memory_order_acquire); }
   void leave() { taken_.store(false, std::memory_order_release); }
 
-  // Checks what the caller gives and starts; only while idle. root and peer are places.
-  Status begin(const Call& call);
+  // Checks what the caller gives and starts; only while idle. root and peer are places. A driver that says when the call begins and ends
+  // records its end, once it is done or stopped.
+  Status begin(const Call& call, Timed timed = Timed::by_group);
+  void record_end(const Ended& whole) { core_.spans.end(whole); }
+  // Nothing is to be done just now: time for spans.
+  void rest() { core_.spans.flush(); }
   Turn step();
   // Steps until done or failed; waiting if `for_ns` passed, or a sleep ended, without that.
   Turn drive(std::int64_t for_ns);
@@ -128,7 +132,6 @@ class Group {
   std::unique_ptr<RouteTrials> trials_;  // of the rank that decides for all, and of one that has received long messages
   std::unique_ptr<RouteTrials> store_trials_;  // of the rank that decides: stages past the caches, or through them
   bool asked_ = false;                   // whether trials pay
-  std::int64_t begun_ns_ = 0;      // while a trace is recorded
   std::int64_t described_ns_ = 0;  // since when a large call is timed for the trials
 };
 

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/clock.hpp"
 #include "base/cpu.hpp"
 #include "node/geometry.hpp"
 #include "node/large.hpp"
@@ -110,16 +109,21 @@ void run_pieces(Core& core, const Large& large, Side from, Side to, std::uint64_
   }
 }
 
-// `since_ns`: when the task before this one ended, 0 if none did just now; one look at the clock a task, not two.
-void run_task(Core& core, const Large& large, std::uint64_t task, std::int64_t& since_ns) {
+// For the trace: a task of the share that was claimed last begins.
+void note(Core& core, const Large& large, Side to, std::uint64_t nbytes) {
+  const Call& call = core.call;
+  const std::int32_t op_id = call.share_ops == nullptr ? -1 : call.share_ops[large.round.owner()];
+  core.spans.task(reduces(call.collective) ? SpanKind::reduce : SpanKind::copy, op_id, static_cast<std::uint64_t>(to.last - to.first) * nbytes);
+}
+
+void run_task(Core& core, const Large& large, std::uint64_t task) {
   const Call& call = core.call;
   const std::uint64_t unit = task / large.chunks;
   const std::uint64_t begin = task % large.chunks * large.chunk_bytes;
   const std::uint64_t nbytes = std::min(large.chunk_bytes, call.block_bytes - begin);
   const Side from = sources_of(call, unit, core.n);
   const Side to = targets_of(call, unit, core.n);
-  const bool tracing = core.tracing();
-  const std::int64_t started_ns = tracing && since_ns == 0 ? now_ns() : since_ns;
+  if (core.spans.on()) note(core, large, to, nbytes);
   std::size_t n_sources = 0;
   std::size_t n_targets = 0;
   if (core.edges) {
@@ -131,10 +135,6 @@ void run_task(Core& core, const Large& large, std::uint64_t task, std::int64_t& 
       core.targets[n_targets++] = core.outputs[static_cast<std::size_t>(i)] + to.block * call.block_bytes + begin;
     run_piece(core, large, n_sources, n_targets, nbytes);
   }
-  if (!tracing) return;
-  since_ns = now_ns();
-  core.record(Track::copy, reduces(call.collective) ? SpanKind::reduce : SpanKind::copy, started_ns, since_ns,
-              static_cast<std::uint64_t>(to.last - to.first) * nbytes, -1, call.share_ops == nullptr ? -1 : call.share_ops[large.round.owner()]);
 }
 
 }  // namespace
@@ -164,16 +164,19 @@ Turn step_mapped(Core& core, Large& large) {
     core.stage = 3;
   }
   std::uint64_t task = 0;
-  std::int64_t since_ns = 0;
   for (int i = 0; i < kTasksPerTurn; ++i) {
     if (large.round.claim(core, task)) {
-      run_task(core, large, task, since_ns);
+      run_task(core, large, task);
       continue;
     }
-    if (!large.round.over(core)) return core.may_wait();
+    if (!large.round.over(core)) {
+      core.spans.rest();
+      return core.may_wait();
+    }
     take_edges(core);
     return core.finish(true);
   }
+  core.spans.rest();
   return Turn::busy;
 }
 
