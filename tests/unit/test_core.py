@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import subprocess
 from pathlib import Path
 
 import ml_dtypes
@@ -129,3 +130,11 @@ def test_the_stub_names_all_that_the_module_has_and_nothing_else() -> None:
             continue
         members = {name for name in named(each.body) if not name.startswith("_")}
         assert members == {name for name in vars(getattr(_core, each.name)) if not name.startswith("_")}, each.name
+
+
+def test_no_symbol_of_the_library_of_cpp_is_seen_from_outside():
+    """Linked in statically, its streams and locales would be mixed up with those of the shared one that numpy brings."""
+    shown = subprocess.run(["nm", "-D", "--defined-only", _core.__file__], capture_output=True, text=True, check=True).stdout
+    names = [line.split()[-1] for line in shown.splitlines()]
+    assert "PyInit__core" in names
+    assert not [name for name in names if name.startswith(("_ZNSt6locale", "_ZNSt8ios_base", "_ZNSt7num_get", "_ZNSi", "_ZNSo"))]
