@@ -44,6 +44,11 @@ def missing() -> str | None:
     return None if devices.kernels() else "the module was built without nvcc, so it has no reduction kernels"
 
 
+def gpus() -> list[str]:
+    """Those of this machine, as a record names them."""
+    return [f"{gpu['name']} (sm_{gpu['capability']})" for gpu in devices.driver(LIBRARY)["gpus"]]
+
+
 class Clock:
     """Seconds that the GPU took for what is enqueued between two events."""
 
@@ -162,7 +167,6 @@ def run(
     with side_by_side() as mps:
         rows = [answer_of("bench.cuda", n, timeout_s=600, **sizes) for n in ranks]
     kernels = answer_of("bench.cuda", 1, timeout_s=600, **sizes, BENCH_CUDA_KERNEL_BYTES=str(kernel_bytes))
-    gpus = [f"{gpu['name']} (sm_{gpu['capability']})" for gpu in devices.driver(LIBRARY)["gpus"]]
     words = "; ".join(
         f"{row['ranks']} ranks: all_gather {row['all_gather_of_limit']:.0%}, all_to_all {row['all_to_all_of_limit']:.0%} of the copy "
         f"limit, all_reduce {row['all_reduce_of_bound']:.0%} of the bound, 8 KiB replayed "
@@ -175,7 +179,7 @@ def run(
         f"({least['dtype']}, {least['sources']} sources)"
     )
     sizes_said = {"message_bytes": message_bytes, "large_bytes": large_bytes, "kernel_bytes": kernel_bytes}
-    return {"gpus": gpus, "mps": mps, **sizes_said, "rows": rows, "kernels": kernels, "summary": words}
+    return {"gpus": gpus(), "mps": mps, **sizes_said, "rows": rows, "kernels": kernels, "summary": words}
 
 
 if __name__ == "__main__" and sys.argv[1:] == ["rank"]:

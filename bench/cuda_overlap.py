@@ -214,9 +214,8 @@ def run(ranks: tuple[int, ...] = RANKS) -> dict[str, Any]:
         return {"rows": [], "skipped": why, "summary": f"not run: {why}"}
     with side_by_side() as mps:
         rows = [answer_of("bench.cuda_overlap", n, timeout_s=120) for n in ranks]
-    gpus = [f"{gpu['name']} (sm_{gpu['capability']})" for gpu in devices.driver(LIBRARY)["gpus"]]
     said = {"mps": mps, "side": SIDE, "gathered_bytes": GATHERED_BYTES}
-    return {"gpus": gpus, **said, "rows": rows, "summary": "; ".join(_words(row) for row in rows)}
+    return {"gpus": cuda.gpus(), **said, "rows": rows, "summary": "; ".join(_words(row) for row in rows)}
 
 
 if __name__ == "__main__" and sys.argv[1:] == ["rank"]:

@@ -239,8 +239,7 @@ void Rails::wait_set(std::vector<pollfd>& descriptors, std::int64_t& wake_ns) co
   const bool brief = n_retiring_ == 0 && now_ns_ - did_ns_ < kShortSleepNs;
   if (brief) wake_ns = std::min(wake_ns, did_ns_ + kShortSleepNs);
   else messenger_.wait_set(descriptors, wake_ns);
-  wake_ns = std::min(wake_ns, watch_ns_);
-  if (localizer_ != nullptr) wake_ns = std::min(wake_ns, localizer_->wake_ns());
+  wake_ns = std::min(wake_ns, due_ns());
   if (!posted_.empty()) wake_ns = std::min(wake_ns, now_ns_);  // nobody watches over what is not in the ledger
   const std::int64_t old_ns = young_.empty() ? 0 : young_.front().since_ns + Uncopied::kYoungNs;
   if (old_ns > now_ns_) wake_ns = std::min(wake_ns, old_ns);
@@ -248,8 +247,11 @@ void Rails::wait_set(std::vector<pollfd>& descriptors, std::int64_t& wake_ns) co
 
 void Rails::watch_set(std::vector<pollfd>& descriptors, std::int64_t& wake_ns) const {
   messenger_.wait_set(descriptors, wake_ns);
-  wake_ns = std::min(wake_ns, watch_ns_);
-  if (localizer_ != nullptr) wake_ns = std::min(wake_ns, localizer_->wake_ns());
+  wake_ns = std::min(wake_ns, due_ns());
+}
+
+std::int64_t Rails::due_ns() const {
+  return localizer_ == nullptr ? watch_ns_ : std::min(watch_ns_, localizer_->wake_ns());
 }
 
 void Rails::reset(std::uint16_t epoch) {

@@ -170,6 +170,7 @@ class Rails final : public Receiver {
     Status why;
   };
 
+  std::int64_t due_ns() const;  // when something is to be done for a path, whatever comes
   PathRecord* find(const Path& path);
   const PathRecord* find(const Path& path) const;
   PathRecord& record_of(const Path& path);

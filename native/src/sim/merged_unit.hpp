@@ -143,8 +143,8 @@ class Merged {
     if (!(later == stretch_.later) || (state_[row(chain)].batch & (kPlaces - 1)) > 2) waited(chain, later);
   }
   void promise(std::vector<std::int64_t>& promised);
+  // A channel comes to a wait: it goes on when the message has been seen, and not before the op before it.
   void wait(Chain& chain, std::int64_t arrive_ps, std::int64_t tick, std::int64_t batch) {
-    // A channel comes to a wait: it goes on when the message has been seen, and not before the op before it.
     chain.batch = std::max(std::max(chain.batch >> kPlaceBits, tick) << kPlaceBits, std::max(chain.batch, batch) + 1);
     chain.clock_ps = larger(chain.clock_ps, arrive_ps);
   }
