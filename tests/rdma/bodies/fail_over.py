@@ -53,10 +53,10 @@ def sever(comm: Any) -> None:
         Segment.open(os.getpid(), comm._member.engine.segment_fd).set_fault(0, "sever", 1)
 
 
-def until(comm: Any, x: np.ndarray, reached: Callable[[dict[str, Any]], bool], severing: bool = False) -> bool:
-    """all_reduces until the paths of every rank have come to something, or too much time has passed; whether they have, and
-    all sums were exact. Every rank leaves at the same turn. A queue pair is severed each time: one whose peer has just lost
-    the path by itself costs that peer none."""
+def until(comm: Any, x: np.ndarray, reached: Callable[[dict[str, Any]], bool], severing: bool = False) -> str:
+    """all_reduces until the paths of every rank have come to something, or too much time has passed: "exact", or what was not so.
+    Every rank leaves at the same turn. A queue pair is severed each time: one whose peer has just lost the path by itself costs
+    that peer none."""
     deadline, exact = time.monotonic() + 40, True
     while True:
         if severing:
@@ -65,7 +65,7 @@ def until(comm: Any, x: np.ndarray, reached: Callable[[dict[str, Any]], bool], s
         late = ME == 0 and time.monotonic() > deadline
         there, too_late = comm.all_reduce(np.array([reached(paths(comm)), late], np.int32))
         if there == MACHINES or too_late:
-            return bool(exact and there == MACHINES)
+            return "wrong sums" if not exact else "exact" if there == MACHINES else f"{there} of {MACHINES} ranks in 40 s: {paths(comm)}"
         time.sleep(0.05)
 
 
@@ -74,12 +74,12 @@ with join() as comm:
     large = ccl.empty(NBYTES // 4, "int32")
     story: dict[str, Any] = {"healthy": reduce_exactly(comm, large, 1)}
     for turn, fault in enumerate(sys.argv[1:], 1):
-        comm.barrier()
         before = paths(comm)["lost"]  # a busy host may lose a path by itself
+        comm.barrier()  # every rank has counted before anything breaks
         hurt(fault)
-        exact = until(comm, large, lambda now, before=before: now["lost"] > before, fault == "qp")  # type: ignore[misc]
+        broken = until(comm, large, lambda now, before=before: now["lost"] > before, fault == "qp")  # type: ignore[misc]
         if ME == 1:
             sh(HEAL[fault])
         back = until(comm, large[:5000], lambda now: set(now["states"]) == {"up"})
-        story[fault] = {"exact": exact, "healed": back, "after": paths(comm), "why": why[turn - 1 :]}
+        story[fault] = {"broken": broken, "healed": back, "before": before, "after": paths(comm), "why": why[turn - 1 :]}
 print(json.dumps(story))
