@@ -16,7 +16,8 @@ service does not depend on bytes, and in a ring of which each unit has one, mess
 has left a unit when the next one comes there, nothing waits for anything, and the times of a message are those of a ring in which all are
 as long, and begin when that one does. How far a longer one falls behind a shorter one only grows from step to step: what holds at the first
 step, where nodes begin at different times, and at the last one, held at all of them. Where it does not hold, or units are not alike, each
-message is followed all the way round (native/src/sim/followed.hpp), or else all are evaluated, step by step.
+message is followed all the way round (native/src/sim/followed.hpp); where units do not have to wait for messages each goes on in its own
+time (native/src/sim/own_time.hpp); or else all are evaluated, step by step.
 
 **Both directions.** A ring that runs backwards sends to the unit before. Of one unit, or of two, that is the unit after as well: where
 all units are one of at most two kinds, rings in both directions are evaluated like those in one. Elsewhere all units go on together
@@ -197,7 +198,8 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
     def told(several: int) -> dict[str, Any]:
         return _told(rows, loops, rings, topology, columns, several, changes) | {
             "alpha_ps": alpha_ps, "nominal_bytes": nominal, "n_sizes": sizes.shape[-1], "jumps": jumps,
-            "bytes": np.ascontiguousarray(sizes).ravel(), "one_by_one": one_by_one, "followed": False, "swept": False, "merged": merged,
+            "bytes": np.ascontiguousarray(sizes).ravel(), "one_by_one": one_by_one, "merged": merged,
+            "followed": False, "own_time": False, "swept": False,
             "backward": rows.backward.astype(np.uint8)[: len(rows.backward) * both_ways]}  # fmt: skip
 
     def again(sizes: I64, free: I64, begin: tuple[I64, I64] | None, one_by_one: bool = False) -> tuple[I64, I64, I64, dict[str, int]]:
@@ -213,7 +215,9 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
         messages = units * chains * stations * slices * loops.depth * loops.steps
         of_one_length = cache(lambda: again(sizes.max(axis=-1, keepdims=True), free, begin, one_by_one=True))
         if found is None and simple and jumps and not changes and not rows.backward.any():
-            found = _step_by_step("followed", of_one_length, told(units), rows.shape, slices)
+            for how in ("own_time", "followed") if min(chains, stations) > 1 else ("followed",):
+                if found is None:
+                    found = _step_by_step(how, of_one_length, told(units), rows.shape, slices)
         if found is None and simple and stations == 1 and not changes and messages <= _MOST_SWEPT:
             found = _step_by_step("swept", of_one_length, told(units), rows.shape, slices)
         if found is not None:
@@ -283,8 +287,9 @@ def _step_by_step(how: str, of_one_length: Callable[[], tuple[I64, I64, I64, dic
                   shape: tuple[int, ...], slices: int) -> tuple[I64, I64, I64, dict[str, int]] | None:  # fmt: skip
     """What `evaluate` returns, of messages of several lengths; None where it is not made for that, or they do not go round by round.
 
-    how: "followed", each all the way round, or "swept", all of a step at once. of_one_length: what `evaluate` returns where all messages
-    are alike: the order in which links serve does not depend on lengths, nor do batches. shape: units, chains and stations.
+    how: "followed", each all the way round, "own_time", unit by unit, or "swept", all of a step at once. of_one_length: what `evaluate`
+    returns where all messages are alike: the order in which links serve does not depend on lengths, nor do batches. shape: units, chains
+    and stations.
     """
     try:
         *_, end_batch, _ = of_one_length()

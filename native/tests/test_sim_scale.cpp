@@ -35,11 +35,11 @@ struct Ring {
     for (std::size_t i = 0; i < rows; ++i) row.push_back(static_cast<std::int64_t>(i));
   }
 
-  RingsStatus run(bool jumps, RingsOutput* counts = nullptr, bool merged = false, bool followed = false) {
+  RingsStatus run(bool jumps, RingsOutput* counts = nullptr, bool merged = false, bool followed = false, bool own_time = false) {
     finish.assign(row.size(), -1);
     RingsInput in;
     in.units = units, in.chains = chains, in.stations = 1, in.steps = steps, in.reducing = reducing, in.jumps = jumps, in.merged = merged;
-    in.n_sizes = static_cast<std::int64_t>(bytes.size() / group.size()), in.followed = followed;
+    in.n_sizes = static_cast<std::int64_t>(bytes.size() / group.size()), in.followed = followed, in.own_time = own_time;
     const std::vector<std::int64_t> zero_batches(begin.size());
     const std::vector<std::int64_t> nominal(slices.size(), *std::max_element(bytes.begin(), bytes.end()));
     in.nominal_bytes = nominal;
@@ -233,6 +233,39 @@ TEST(messages_are_followed_as_if_each_unit_was_told) {
   }
   Ring alike(40, 78, 39);
   CHECK(alike.run(true, nullptr, false, true) == RingsStatus::bad_input);  // is made for others
+}
+
+// Of two lengths, in no order, on chains that take turns at the links of a unit, so that units go on in their own time, or nearly so: as one by one.
+TEST(units_go_on_in_their_own_time_as_if_each_message_was_told) {
+  std::mt19937_64 random(13);
+  std::int64_t jumped = 0, done = 0;
+  for (int block = 0; block < 150; ++block) {
+    const auto units = static_cast<std::int64_t>(3 + random() % 120), chains = static_cast<std::int64_t>(1 + random() % 3);
+    Ring ring(units, block % 5 == 0 ? 1 + static_cast<std::int64_t>(random() % 20) : 2 * (units - 1), block % 3 ? units - 1 : 0, chains);
+    const auto bytes = static_cast<std::int64_t>(1 + random() % 5000);
+    ring.slices.assign(static_cast<std::size_t>(chains), 1);
+    ring.group.assign(static_cast<std::size_t>(chains), 0);
+    ring.bytes.clear();
+    const std::uint64_t often = 1 + random() % 20;
+    for (std::int64_t i = 0; i < units * chains; ++i) ring.bytes.push_back(bytes + static_cast<std::int64_t>(random() % often == 0) * 4);
+    for (std::int64_t& latency : ring.latency) latency = block % 2 ? 5000 : 700'000;
+    for (int odd = 0; odd < block % 4; ++odd) {
+      const std::size_t at = random() % static_cast<std::size_t>(units * chains);
+      ring.rate[at] = static_cast<std::int64_t>(1'000'000 + random() % 2'000'000'000);
+      ring.latency[at] += static_cast<std::int64_t>(random() % 3'000'000);
+    }
+    if (ring.run(true) != RingsStatus::ok) continue;
+    const std::vector<std::int64_t> want = ring.finish;
+    RingsOutput counts;
+    CHECK(ring.run(true, &counts, false, false, true) == RingsStatus::ok);
+    CHECK(ring.finish == want);
+    jumped += counts.jumped;
+    ++done;
+  }
+  CHECK(done > 100);
+  CHECK(jumped > 50'000);
+  Ring alike(40, 78, 39);
+  CHECK(alike.run(true, nullptr, false, false, true) == RingsStatus::bad_input);  // is made for others
 }
 
 // However its vectors are told: those of one row are one trail, and come out as they went in.

@@ -48,15 +48,19 @@ FollowedUnits::Post FollowedUnits::post(std::size_t row) const {
 }
 
 void FollowedUnits::find_kinds() {
-  std::map<std::vector<std::int64_t>, std::size_t> known;
+  std::map<std::vector<std::int64_t>, std::size_t> known, known_alone;
   const std::size_t each = chains * stations;
-  std::vector<std::int64_t> key;
+  std::vector<std::int64_t> key, ready;
   kind.resize(units);
+  kind_alone.resize(units);
   for (std::size_t u = 0; u < units; ++u) {
     key.clear();
     for (std::size_t row = u * each; row < (u + 1) * each; ++row)
       key.insert(key.end(), {in_.memory[row], in_.link_a[row], in_.link_b[row], in_.memory_bytes_per_s[row], in_.a_bytes_per_s[row], in_.b_bytes_per_s[row],
-                             in_.latency_ps[row], in_.ready_ps[row]});
+                             in_.latency_ps[row]});
+    kind_alone[u] = known_alone.try_emplace(key, known_alone.size()).first->second;
+    ready.assign(in_.ready_ps.begin() + static_cast<std::ptrdiff_t>(u * each), in_.ready_ps.begin() + static_cast<std::ptrdiff_t>((u + 1) * each));
+    key.insert(key.end(), ready.begin(), ready.end());
     const auto [at, is_new] = known.try_emplace(key, known.size());
     kind[u] = at->second;
     if (!is_new) continue;
@@ -96,8 +100,10 @@ std::int64_t FollowedUnits::alike(std::int64_t n) const {
   return least;
 }
 
-template <bool kNotes>
-std::int64_t* FollowedUnits::through(std::size_t unit, std::int64_t n, const std::uint8_t* size, std::int64_t* state, std::int64_t* came, std::int64_t* gaps) const {
+template <FollowedUnits::How kHow>
+std::int64_t* FollowedUnits::through(std::size_t unit, std::int64_t n, const std::uint8_t* size, std::int64_t* state, std::int64_t* came, std::int64_t* gaps,
+                                     std::int64_t* needed) const {
+  constexpr bool kNotes = kHow != How::plain, kAlone = kHow == How::alone;
   const Post* const posts = posts_of(unit);
   std::int64_t* const left = state + chains * stations;
   for (std::size_t i = 0; i < stations; ++i) {
@@ -109,11 +115,18 @@ std::int64_t* FollowedUnits::through(std::size_t unit, std::int64_t n, const std
       const std::size_t at = c * stations + i;
       const Post& post = posts[at];
       const Busy& busy = post.busy[size[c]];
-      std::int64_t clock = later<kNotes>(state[at], came[c], gaps);
-      if (does.adds) clock = state[post.memory] = later<kNotes>(clock, state[post.memory], gaps) + busy.add_ps;
+      const bool comes = kAlone && i == 0;
+      std::int64_t clock = comes ? state[at] : later<kNotes>(state[at], came[c], gaps);
+      if (does.adds) {
+        clock = later<kNotes>(clock, state[post.memory], gaps);
+        if (comes) needed[c] = clock;
+        clock = state[post.memory] = clock + busy.add_ps;
+      }
       state[at] = clock;
       if (!does.sends) continue;
-      const std::int64_t start = later<kNotes>(later<kNotes>(clock, post.ready_ps, gaps), later<kNotes>(state[post.a], state[post.b], gaps), gaps);
+      const std::int64_t entered = kAlone ? clock : later<kNotes>(clock, post.ready_ps, gaps), free = later<kNotes>(state[post.a], state[post.b], gaps);
+      if (comes && !does.adds) needed[c] = free;
+      const std::int64_t start = comes && !does.adds ? free : later<kNotes>(entered, free, gaps);
       state[post.a] = start + busy.a_ps;
       state[post.b] = start + busy.b_ps;
       const std::int64_t end = std::max(state[post.a], state[post.b]);
@@ -121,7 +134,7 @@ std::int64_t* FollowedUnits::through(std::size_t unit, std::int64_t n, const std
       came[c] = end + post.latency_ps;
     }
   }
-  return n < in_.reducing * in_.depth ? gaps : rest<kNotes>(users_.data() + kind[unit] * chains * stations, size, state, gaps);
+  return kAlone || n < in_.reducing * in_.depth ? gaps : rest<kNotes>(users_.data() + kind[unit] * chains * stations, size, state, gaps);
 }
 
 // Nothing is added any more: a memory is not asked for before the clock of a station that uses it, so that when it was free before that does not
@@ -142,12 +155,43 @@ std::int64_t* FollowedUnits::rest(const User* users, const std::uint8_t* size, s
 }
 
 void FollowedUnits::pass(std::size_t unit, std::int64_t n, const std::uint8_t* size, std::int64_t* state, std::int64_t* came) const {
-  through<false>(unit, n, size, state, came, nullptr);
+  through<How::plain>(unit, n, size, state, came, nullptr);
 }
 
 std::int64_t* FollowedUnits::pass_noting(std::size_t unit, std::int64_t n, const std::uint8_t* size, std::int64_t* state, std::int64_t* came,
                                          std::int64_t* gaps) const {
-  return through<true>(unit, n, size, state, came, gaps);
+  return through<How::noting>(unit, n, size, state, came, gaps);
+}
+
+std::int64_t* FollowedUnits::pass_alone(std::size_t unit, std::int64_t n, const std::uint8_t* size, std::int64_t* state, std::int64_t* goes,
+                                        std::int64_t* needed, std::int64_t* gaps) const {
+  return through<How::alone>(unit, n, size, state, goes, gaps, needed);
+}
+
+std::vector<std::size_t> FollowedUnits::words_alone(std::size_t unit, bool adds) const {
+  std::vector<std::size_t> found;
+  const Post* const posts = posts_of(unit);
+  for (std::size_t at = 0; at < chains * stations; ++at) {
+    found.insert(found.end(), {posts[at].a, posts[at].b});
+    if (adds) found.push_back(posts[at].memory);
+    if (adds || at % stations > 0) found.push_back(at);
+  }
+  std::ranges::sort(found);
+  found.erase(std::ranges::unique(found).begin(), found.end());
+  return found;
+}
+
+bool FollowedUnits::memories_apart() const {
+  std::vector<bool> is_memory(words);
+  for (const Post& post : posts_) is_memory[post.memory] = true;
+  return std::ranges::none_of(posts_, [&](const Post& post) { return is_memory[post.a] || is_memory[post.b]; });
+}
+
+bool FollowedUnits::all_entered(std::size_t unit, const std::int64_t* state) const {
+  const Post* const posts = posts_of(unit);
+  for (std::size_t at = 0; at < chains * stations; ++at)
+    if (posts[at].ready_ps > state[at]) return false;
+  return true;
 }
 
 namespace {

@@ -23,9 +23,11 @@ class FollowedUnits {
   // Whether sizes are of few kinds, and rings long enough.
   [[nodiscard]] bool fits() const { return fits_; }
 
+  static constexpr std::uint8_t kNone = 255;  // for a size, of a chain that has no such slice
   std::size_t units, chains, stations, depth, words = 0, group;
   std::int64_t most, messages;    // slices; messages of a chain in a slice
   std::vector<std::size_t> kind;  // of each unit: those of one kind do the same
+  std::vector<std::size_t> kind_alone;  // the same for `pass_alone`, which waits for no rank to enter
   std::vector<std::uint8_t> sizes;    // of the messages that begin in a slice: [units][group][chains]
 
   // Which sizes messages of a slice have; a chain that has no such slice takes no part.
@@ -36,6 +38,10 @@ class FollowedUnits {
   void pass(std::size_t unit, std::int64_t n, const std::uint8_t* size, std::int64_t* state, std::int64_t* came) const;
   // The same, and the differences of both sides of all maxima are written; returns behind the last.
   std::int64_t* pass_noting(std::size_t unit, std::int64_t n, const std::uint8_t* size, std::int64_t* state, std::int64_t* came, std::int64_t* gaps) const;
+  // The same, as if the messages had come before they are needed, and all ranks had entered. needed: when they would have been waited for, by chain.
+  // Memories are only looked at while something is added, and clocks of first stations, which else follow from messages that come.
+  std::int64_t* pass_alone(std::size_t unit, std::int64_t n, const std::uint8_t* size, std::int64_t* state, std::int64_t* goes, std::int64_t* needed,
+                           std::int64_t* gaps) const;
   // The last message of a slice, and the beginning of the next one.
   void end(std::size_t unit, std::int64_t slice, const std::uint8_t* size, std::int64_t* state, const std::int64_t* came, std::int64_t* starts,
            RingsOutput& out) const;
@@ -44,9 +50,14 @@ class FollowedUnits {
   // How many of the messages n, n + group, … do the same kind of work.
   [[nodiscard]] std::int64_t alike(std::int64_t n) const;
   [[nodiscard]] std::size_t most_gaps() const { return 8 * chains * stations; }
+  // Words of a unit's state that `pass_alone` reads and writes.
+  [[nodiscard]] std::vector<std::size_t> words_alone(std::size_t unit, bool adds) const;
+  // Whether no memory is a link of a transfer, too.
+  [[nodiscard]] bool memories_apart() const;
+  // Whether the ranks that its stations put to have entered before their clocks.
+  [[nodiscard]] bool all_entered(std::size_t unit, const std::int64_t* state) const;
 
  private:
-  static constexpr std::uint8_t kNone = 255;
   static constexpr std::size_t kMostSizes = 8;
 
   struct Post {
@@ -66,8 +77,10 @@ class FollowedUnits {
   [[nodiscard]] Post post(std::size_t row) const;
   [[nodiscard]] Work work(std::int64_t message) const;
   [[nodiscard]] const Post* posts_of(std::size_t unit) const { return posts_.data() + kind[unit] * chains * stations; }
-  template <bool kNotes>
-  std::int64_t* through(std::size_t unit, std::int64_t n, const std::uint8_t* size, std::int64_t* state, std::int64_t* came, std::int64_t* gaps) const;
+  enum class How : std::uint8_t { plain, noting, alone };  // alone: notes, too
+  template <How kHow>
+  std::int64_t* through(std::size_t unit, std::int64_t n, const std::uint8_t* size, std::int64_t* state, std::int64_t* came, std::int64_t* gaps,
+                        std::int64_t* needed = nullptr) const;
   template <bool kNotes>
   std::int64_t* rest(const User* users, const std::uint8_t* size, std::int64_t* state, std::int64_t* gaps) const;
   [[nodiscard]] std::uint8_t size_of(std::size_t chain, std::int64_t slice, std::size_t position, std::size_t i) const;

@@ -11,6 +11,7 @@
 #include "changes.hpp"
 #include "followed.hpp"
 #include "merged.hpp"
+#include "own_time.hpp"
 #include "paces.hpp"
 #include "runs.hpp"
 #include "swept.hpp"
@@ -33,7 +34,7 @@ bool good(const RingsInput& in) {
   const auto slots = static_cast<std::size_t>(in.chains * most);
   if (in.nominal_bytes.size() != in.slices.size() || !all(in.nominal_bytes, time)) return false;
   if (!Paces::even(in.nominal_bytes) &&
-      (most > 1 || in.n_sizes > 1 || in.followed || in.swept || in.merged || !in.backward.empty() || !Paces::fit(in.nominal_bytes, in.stations * in.depth)))
+      (most > 1 || in.n_sizes > 1 || in.followed || in.own_time || in.swept || in.merged || !in.backward.empty() || !Paces::fit(in.nominal_bytes, in.stations * in.depth)))
     return false;
   if (in.bytes.size() != slots * static_cast<std::size_t>(in.depth * in.n_sizes) || in.group.size() != slots) return false;
   for (const auto& ids : {in.memory, in.link_a, in.link_b})
@@ -98,6 +99,7 @@ RingsStatus circle(const RingsInput& in, RingsOutput& out, bool together) {
 RingsStatus simulate_rings(const RingsInput& in, RingsOutput& out) noexcept try {
   if (!good(in) || out.finish_ps.size() != in.row.size()) return RingsStatus::bad_input;
   if (in.followed) return followed_rings(in, out);
+  if (in.own_time) return own_time_rings(in, out);
   if (in.swept) return swept_rings(in, out);
   if (in.merged) return merged_rings(in, out);
   const auto evaluate = in.backward.empty() ? circle : rings_both_ways;

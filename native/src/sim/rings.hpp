@@ -46,6 +46,7 @@ struct RingsInput {
   bool jumps = true;          // false: every round is evaluated, for tests
   bool one_by_one = false;    // puts of one batch begin in the order of ops, or it is `disorder` (else Unit's `together` is tried)
   bool followed = false;      // every message all the way round, as if they went round by round, one by one (followed.hpp): times alone
+  bool own_time = false;      // as followed, where units have no need to wait for messages (own_time.hpp): times alone
   bool swept = false;         // all units at once, every message, as if they went round by round (swept.hpp): times alone
   bool merged = false;        // chains go on each by itself, where they do not go round by round (merged.hpp)
 
