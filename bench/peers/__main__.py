@@ -169,23 +169,17 @@ def write_rows(rows: list[results.Row], file: Path) -> None:
     beside.replace(file)
 
 
-def start_rows(
-    parties: Sequence[Party],
-    ranks: Sequence[int],
-    rounds: int,
-    cores: int,
-    limits: cells.Limits,
-    rounds_run: Rounds,
-) -> list[results.Row]:
-    """op "start_up": spawn to the first all_reduce done, in us."""
-    times: dict[tuple[str, int], list[float]] = {}
+def time_starts(
+    times: dict[tuple[str, int], list[float]], parties: Sequence[Party], ranks: Sequence[int], rounds: int, cores: int,
+    limits: cells.Limits, rounds_run: Rounds,
+) -> None:  # fmt: skip
+    """Adds to `times`, by party and ranks, us from spawn to the first all_reduce done."""
     # Options of algorithms and of malloc have nothing to do with starting.
     parties = [
         party
         for party in parties
         if party.name not in NOT_AT_START and not party.name.endswith(("-tm", "-rg"))
     ]
-    known = {party.name: party for party in parties}
     for at in range(rounds):
         for n in ranks:
             for party in parties if at % 2 == 0 else parties[::-1]:
@@ -200,6 +194,11 @@ def start_rows(
                 else:
                     outcome = cells.Outcome(faults=[(None, f"start-up: {fault}")], hung=True)
                     rounds_run.run.add(party, n, outcome)
+
+
+def start_rows(times: dict[tuple[str, int], list[float]], parties: Sequence[Party]) -> list[results.Row]:
+    """Rows of op "start_up"."""
+    known = {party.name: party for party in parties}
     return [
         results.row(
             name, cells.Cell("start_up", n, 0), some, some, label="unknown", language=known[name].language,
@@ -209,11 +208,10 @@ def start_rows(
     ]  # fmt: skip
 
 
-def memory_of(
-    parties: Sequence[Party], ranks: Sequence[int], cores: int, limits: cells.Limits
-) -> dict[str, dict[str, int]]:
-    """{party: {ranks: bytes beyond bare process and buffers}} of an all_reduce of 16 MiB."""
-    found: dict[str, dict[str, int]] = {}
+def measure_memory(
+    found: dict[str, dict[str, int]], parties: Sequence[Party], ranks: Sequence[int], cores: int, limits: cells.Limits
+) -> None:
+    """Adds to `found`, {party: {ranks: bytes beyond bare process and buffers}} of an all_reduce of 16 MiB."""
     for n in ranks:
         for party in parties:
             # An interpreter's own heap moves by more than what is asked for here.
@@ -225,7 +223,6 @@ def memory_of(
             )
             if nbytes is not None:
                 found.setdefault(party.name, {})[str(n)] = nbytes
-    return found
 
 
 def bench(given: argparse.Namespace) -> int:
@@ -254,19 +251,19 @@ def bench(given: argparse.Namespace) -> int:
     # Ended from outside is ended by hand: no rank stays behind, and what was measured is told.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     interrupted = False
-    start: list[results.Row] = []
+    starts: dict[tuple[str, int], list[float]] = {}
     memory: dict[str, dict[str, int]] = {}
     try:
         run_rounds(rounds, number, given.json)
         if not given.no_memory:
-            memory = memory_of(parties, [max(ranks)] if given.quick else ranks, cores, limits)
+            measure_memory(memory, parties, [max(ranks)] if given.quick else ranks, cores, limits)
         if not given.no_start_up:
-            start = start_rows(parties, START_RANKS, 1 if given.quick else 3, cores, limits, rounds)
+            time_starts(starts, parties, START_RANKS, 1 if given.quick else 3, cores, limits, rounds)
     except KeyboardInterrupt:
         interrupted = True
         say("interrupted: what was measured so far follows")
     turns.release()
-    finish(given, rounds, start, memory, missing, cores, number)
+    finish(given, rounds, start_rows(starts, parties), memory, missing, cores, number)
     return 130 if interrupted else 0
 
 

@@ -24,7 +24,7 @@ for folder in (ROOT, ROOT / "bench/peers"):  # peers' Python programs import py_
 import py_core  # noqa: E402
 
 from bench.peers import catalogue, cells, programs, rounds  # noqa: E402
-from bench.peers.__main__ import chosen, main, median_floor, run_rounds  # noqa: E402
+from bench.peers.__main__ import chosen, main, median_floor, run_rounds, start_rows, time_starts  # noqa: E402
 from bench.peers.cells import Cell, Limits, Outcome, Sample, cell  # noqa: E402
 
 LIMITS = Limits(cell_s=1.0, start_s=4.0)
@@ -236,6 +236,25 @@ def test_rows_so_far_are_written_after_each_round(tmp_path: Path) -> None:
     rows = json.loads((tmp_path / "rows.json").read_text())
     assert {(row["peer"], row["rounds"]) for row in rows} == {("ccl_lab", 2), ("impi", 2)}
     assert not list(tmp_path.glob("*.part"))
+
+
+def test_starts_timed_before_an_interrupt_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[int] = []
+
+    def start(party: catalogue.Party, n: int, cores: int, limits: Limits) -> tuple[float | None, str]:
+        begun.append(n)
+        if len(begun) == 3:
+            raise KeyboardInterrupt
+        return 0.5, ""
+
+    monkeypatch.setattr(cells, "measure_start", start)
+    times: dict[tuple[str, int], list[float]] = {}
+    parties = [party("one")]
+    with pytest.raises(KeyboardInterrupt):
+        time_starts(times, parties, (2, 8, 32), 1, 2, LIMITS, rounds_of(Machine({}), ["one"]))
+    assert [(row["op"], row["ranks"], row["median_us"]) for row in start_rows(times, parties)] == [
+        ("start_up", 2, 5e5), ("start_up", 8, 5e5)
+    ]  # fmt: skip
 
 
 def test_floors_are_medians_of_the_rounds() -> None:
