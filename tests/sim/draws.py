@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from ccl_lab.errors import Inapplicable, UsageError
 from ccl_lab.ir import Outline, Schedule
 from ccl_lab.planner import outline, plan
-from ccl_lab.simulator import exact_times
+from ccl_lab.simulator import exact_times, finish_times
 from ccl_lab.simulator.changes import NONE, Changes
 from ccl_lab.simulator.exact import late_times_ps
 from ccl_lab.topo import Topology
@@ -104,3 +104,30 @@ def alike_by_twos(nodes: int) -> list[tuple[Topology, dict[int, str] | None, int
     latency.reshape(nodes, 8)[::2, 5] += 777
     others = whole.replace(nic_bytes_per_s=rates, nic_latency_ps=latency)
     return [(whole, None, 1), (others, None, 2), (whole, dict.fromkeys(range(9, 8 * nodes, 16), "33us"), 2)]
+
+
+Ring = tuple[int, Topology, dict[str, Any], Outline, int, dict[str, Any]]
+
+
+def drawn_rings(seeds: Iterable[int], salt: int, draw: Callable[..., Any], made: Callable[..., Any]) -> Iterator[Ring]:
+    """(seed, topology, options, outline, bytes, what it was planned with), where draw(rng) and made(rng, topology) come to rings."""
+    for seed in seeds:
+        rng = np.random.default_rng([seed, salt])
+        topology, options = draw(rng)
+        rings = made(rng, topology)
+        if rings is not None:
+            yield (seed, topology, options, *rings)
+
+
+def equal_to_every_message(rings: Iterable[Ring]) -> int:
+    """How many were evaluated both ways, message by message too; all of them came to the same times."""
+    compared = 0
+    for seed, topology, options, outlined, nbytes, _ in rings:
+        try:
+            want = finish_times(outlined, topology, nbytes, merge=False, jumps=False, **options)[0]
+            ends = finish_times(outlined, topology, nbytes, **options)[0]
+        except (Inapplicable, UsageError):
+            continue
+        assert ends.tolist() == want.tolist(), seed
+        compared += 1
+    return compared

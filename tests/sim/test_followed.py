@@ -14,6 +14,7 @@ from ccl_lab.planner import outline, plan
 from ccl_lab.simulator import finish_times, loops, summarize
 from ccl_lab.topo import Topology
 
+from .draws import drawn_rings, equal_to_every_message
 from .oracle import Oracle
 from .test_scale import MOST_OPS, even_topology
 from .test_swept import case
@@ -65,32 +66,13 @@ def made(rng: np.random.Generator, topology: Topology, most_ops: int = MOST_OPS)
 
 @pytest.mark.parametrize("block", range(20))
 def test_random_clusters(block: int, done: Counter[tuple[str, bool]]) -> None:
-    compared = 0
-    for seed in range(50 * block, 50 * block + 50):
-        rng = np.random.default_rng([seed, 15])
-        topology, options = draw(rng)
-        drawn = made(rng, topology)
-        if drawn is None:
-            continue
-        outlined, nbytes, _ = drawn
-        try:
-            want = finish_times(outlined, topology, nbytes, merge=False, jumps=False, **options)[0]
-            found = finish_times(outlined, topology, nbytes, **options)[0]
-        except (Inapplicable, UsageError):
-            continue
-        assert found.tolist() == want.tolist(), seed
-        compared += 1
+    compared = equal_to_every_message(drawn_rings(range(50 * block, 50 * block + 50), 15, draw, made))
     assert compared > 20 and done["followed", True] > 2 * done["followed", False]
 
 
 def test_the_oracle(done: Counter[tuple[str, bool]]) -> None:
-    for seed in range(150):
-        rng = np.random.default_rng([seed, 16])
-        topology, options = draw(rng)
-        drawn = made(rng, topology, 3000)
-        if drawn is None:
-            continue
-        outlined, nbytes, planned = drawn
+    rings = drawn_rings(range(150), 16, draw, lambda rng, topology: made(rng, topology, 3000))
+    for seed, topology, options, outlined, nbytes, planned in rings:
         schedule = plan(planned.pop("collective"), topology, planned.pop("planned"), **planned)
         late_ps = [0] * topology.n_ranks
         for rank, time in options["late"].items():

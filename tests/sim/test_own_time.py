@@ -15,6 +15,7 @@ from ccl_lab.planner import outline, plan
 from ccl_lab.simulator import exact_times, finish_times, loops, summarize
 from ccl_lab.topo import Topology
 
+from .draws import drawn_rings, equal_to_every_message
 from .oracle import Oracle
 
 
@@ -83,33 +84,14 @@ def late_ps(topology: Topology, options: dict[str, Any]) -> list[int]:
 
 @pytest.mark.parametrize("block", range(20))
 def test_random_clusters(block: int, done: Counter[str]) -> None:
-    compared = 0
-    for seed in range(40 * block, 40 * block + 40):
-        rng = np.random.default_rng([seed, 71])
-        topology, options = draw(rng, 60, 160)
-        drawn = made(rng, topology)
-        if drawn is None:
-            continue
-        outlined, nbytes, _ = drawn
-        try:
-            want = finish_times(outlined, topology, nbytes, merge=False, jumps=False, **options)[0]
-            found = finish_times(outlined, topology, nbytes, **options)[0]
-        except (Inapplicable, UsageError):
-            continue
-        assert found.tolist() == want.tolist(), seed
-        compared += 1
+    compared = equal_to_every_message(drawn_rings(range(40 * block, 40 * block + 40), 71, lambda rng: draw(rng, 60, 160), made))
     assert compared > 20 and done["done"] > 15 and done["jumps"] > 3
 
 
 @pytest.mark.parametrize("block", range(8))
 def test_small_clusters_as_the_table_of_ops_and_the_oracle(block: int, done: Counter[str]) -> None:
-    for seed in range(40 * block, 40 * block + 40):
-        rng = np.random.default_rng([seed, 72])
-        topology, options = draw(rng, 32, 64)
-        drawn = made(rng, topology)
-        if drawn is None:
-            continue
-        outlined, nbytes, planned = drawn
+    rings = drawn_rings(range(40 * block, 40 * block + 40), 72, lambda rng: draw(rng, 32, 64), made)
+    for seed, topology, options, outlined, nbytes, planned in rings:
         try:
             found = finish_times(outlined, topology, nbytes, **options)[0].tolist()
         except (Inapplicable, UsageError):
