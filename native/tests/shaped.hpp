@@ -3,6 +3,9 @@
 // Is: one rate, a put, everybody polled at one virtual time. Is not: a test.
 #pragma once
 
+#include <chrono>
+#include <thread>
+
 #include "conformance.hpp"
 
 namespace ccl_lab::check {
@@ -21,13 +24,14 @@ inline void shape(const RankSegment& segment, std::uint64_t rate) {
 }
 
 // Polls everybody at one virtual time until nobody has anything to do. The kernel hands loopback bytes over in its own
-// time, so "nothing to do" has to hold for a while.
+// time, on a busy machine from a thread of its own, so "nothing to do" has to hold for a while, in which that thread may run.
 inline void settle(TcpMesh& mesh, std::int64_t at) {
   for (int quiet = 0; quiet < 3;) {
     int done = 0;
     for (int r = 0; r < mesh.n(); ++r)
       done += mesh.transport(r).poll(at, mesh.completions[Mesh::index(r)], mesh.events[Mesh::index(r)]);
     quiet = done == 0 ? quiet + 1 : 0;
+    if (quiet != 0) std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
 }
 
