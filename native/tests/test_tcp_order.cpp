@@ -149,3 +149,21 @@ TEST(a_put_to_a_peer_that_does_not_read_holds_up_nobody) {
   for (std::int64_t now = start + 2 * whole_ns; now < start + 4 * whole_ns; now += whole_ns / 200) settle(mesh, now);
   CHECK_EQ(mesh.signals(1).value(0, 1), 1u);
 }
+
+TEST(a_confirmation_that_falls_due_while_nothing_else_happens_goes) {
+  TcpMesh mesh(2);
+  for (int r = 0; r < 2; ++r) shape(mesh.segment(r), kRate);
+  std::vector<std::byte> source(64);
+  const std::int64_t start = 1'000'000'000;
+  settle(mesh, start);
+  Put put = make_put(1, source.data(), source.size(), 1);
+  put.surely = true;
+  const std::int64_t delay_ns = Bundle::kScheduledAckDelayNs;
+  CHECK_OK(mesh.transport(0).put(put));
+  for (std::int64_t now = start; now < start + delay_ns / 2; now += delay_ns / 40) settle(mesh, now);
+  CHECK_EQ(mesh.signals(1).value(0, 1), 1u);
+  CHECK(mesh.completions[0].empty());  // its link has nothing to do until then
+  for (std::int64_t now = start + delay_ns / 2; now < start + 2 * delay_ns; now += delay_ns / 40)
+    settle(mesh, now);
+  CHECK_EQ(mesh.completions[0].size(), 1u);
+}

@@ -187,11 +187,12 @@ class Bundle {
     return !has_puts() && !has_gets() && ack_ns_ > now_ns && !ack_due_ && !has_asides() && faults_ == nullptr;
   }
   // Nothing is left here until something is posted or heard, or an acknowledgement is due: whoever asks once need not ask again
-  // before that, or stir().
+  // before that, or stir(), as whoever serves it does.
   bool settled() const { return settled_; }
   bool still(std::int64_t now_ns) const { return settled_ && ack_ns_ > now_ns; }
   void settle() {
-    settled_ = puts_.empty() && gets_.empty() && asides_.empty() && !ack_due_ && !has_acks() && faults_ == nullptr;
+    settled_ = puts_.empty() && gets_.empty() && asides_.empty() && !ack_due_ && !has_acks() && faults_ == nullptr &&
+               !waits_turn_;
   }
   void stir() { settled_ = false; }
   NicFaults* faults() const { return faults_; }

@@ -228,6 +228,13 @@ bool TcpTransport::shapes() const {
   return std::any_of(nics_.begin(), nics_.end(), [](const NicShaper& nic) { return Shaper::rate_of(nic) > 0; });
 }
 
+// Links that something may have come to since they were found to have nothing to do.
+void TcpTransport::find_awake(std::int64_t now_ns) {
+  awake_.clear();
+  for (const auto& link : links_)
+    if (!rests(*link, now_ns)) awake_.push_back(link.get());
+}
+
 // Lets the link with the oldest put of each shaped NIC go, and has the others wait. Returns whether one that waited may go now.
 bool TcpTransport::line_up() {
   first_.assign(nics_.size(), UINT64_MAX);
@@ -235,12 +242,12 @@ bool TcpTransport::line_up() {
     return link.ended.ok() && !link.retired && !link.mute_tx && link.bundle.may_put() &&
            std::any_of(link.connections.begin(), link.connections.end(), [](const auto& one) { return one->takes(); });
   };
-  for (const auto& link : links_) {
+  for (const Link* const link : awake_) {
     const std::size_t nic = link->bundle.name().nic;
     if (nic < first_.size() && waits(*link)) first_[nic] = std::min(first_[nic], link->bundle.next_order());
   }
   bool news = false;
-  for (const auto& link : links_) {
+  for (Link* const link : awake_) {
     const std::size_t nic = link->bundle.name().nic;
     const bool later = nic < first_.size() && Shaper::rate_of(nics_[nic]) > 0 && link->bundle.may_put() &&
                        link->bundle.next_bytes() > Shaper::kShortBytes && link->bundle.next_order() > first_[nic];
@@ -252,7 +259,7 @@ bool TcpTransport::line_up() {
 // Of each NIC, what is being read from it and left first.
 void TcpTransport::find_oldest() {
   context_.oldest_ns.assign(nics_.size(), INT64_MAX);
-  for (const auto& link : links_) {
+  for (const Link* const link : awake_) {
     const std::size_t nic = link->bundle.name().nic;
     if (nic >= nics_.size() || link->retired || link->mute_rx) continue;
     for (const auto& connection : link->connections)
@@ -270,6 +277,7 @@ int TcpTransport::serve(Link& link, std::int64_t now_ns, std::vector<Completion>
                                           " of this node is down; bring it up and reset", name.peer, name.nic), true, now_ns);
     return 1;
   }
+  link.bundle.stir();  // what begins here may have to wait for its slot of the wire
   look(link, now_ns);
   int done = 0;
   std::size_t held = 0;
@@ -416,16 +424,16 @@ int TcpTransport::serve_all(std::int64_t now_ns, bool no_more, std::vector<Compl
   const bool queues = shaped || lined_up_;  // once more after the last rate is gone, so that nobody waits on
   lined_up_ = shaped;
   context_.together = !queues;
+  calm_ = calm();
+  if (queues) find_awake(now_ns);
   if (shaped) find_oldest();
   else context_.oldest_ns.clear();
   if (queues) line_up();
-  const bool quiet = !queues && calm();  // then links that were found still have nothing to say
   std::size_t last = next_;  // whoever had the wire of a shaped NIC is asked last when it is free again
   serving_ = true;
   for (std::size_t k = 0; k < n; ++k) {
     Link& link = *links_[(next_ + k) % n];
-    if (quiet && link.bundle.still(now_ns)) continue;
-    if (link.retired) continue;
+    if (rests(link, now_ns) || link.retired) continue;
     if (idle(link, now_ns)) {
       if (!link.unsent()) link.bundle.settle();
       continue;
@@ -436,6 +444,7 @@ int TcpTransport::serve_all(std::int64_t now_ns, bool no_more, std::vector<Compl
     if (did > 0) last = next_ + k;
   }
   next_ = (last + 1) % n;
+  if (queues) find_awake(now_ns);  // puts may have been posted meanwhile
   if (queues && line_up()) ++done;
   if (no_more && context_.n_asked > 0) done += confirm_together(now_ns, completions);
   if (!context_.asides.empty()) done += take_asides(completions);

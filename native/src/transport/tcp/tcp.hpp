@@ -109,6 +109,9 @@ class TcpTransport final : public NicTransport {
   bool idle(const Link& link, std::int64_t now_ns) const;
   bool calm() const;
   bool shapes() const;
+  // Nothing has come to a link since it was found to have nothing to do: it is passed over.
+  bool rests(const Link& link, std::int64_t now_ns) const { return calm_ && link.bundle.still(now_ns); }
+  void find_awake(std::int64_t now_ns);
   void find_oldest();
   bool line_up();
   int take_asides(std::vector<Completion>& completions);
@@ -130,7 +133,9 @@ class TcpTransport final : public NicTransport {
   std::vector<std::unique_ptr<Link>> links_;
   std::size_t next_ = 0;        // whose turn it is
   std::uint64_t n_posted_ = 0;  // puts
+  std::vector<Link*> awake_;          // where links may have to queue: those that do not rest
   std::vector<std::uint64_t> first_;  // by NIC: the oldest put that waits to go
+  bool calm_ = false;           // as calm() said in this poll
   bool lined_up_ = false;       // a NIC was shaped in the last poll: links may wait for their turn
   bool serving_ = false;        // links may not be freed
   bool retired_ = false;        // one of them is
