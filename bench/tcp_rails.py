@@ -1,11 +1,12 @@
 """TCP rails at full speed: collectives over unshaped NICs against the same sockets pushed by plain threads, and peers.
 
 Is: a World of 2 nodes with 4 NICs each, all_reduce and all_to_all of 64 MiB, everything over TCP, and as a job has it, with
-shared memory inside nodes; beside it, in turns, the floor program (native/bench/sockets.cpp: the processes, sockets and bytes
-of the very schedule, threads that only send and receive), Gloo and Open MPI restricted to TCP, where installed. Is not: a
-test of shaped NICs. Invariants: ours, floor and peers alternate, in both orders, and a ratio is the median over rounds of
-ratios within a round, since a machine changes by the minute; ours counts from the last rank that began to the last that
-ended, the floor from the first thread to the last.
+shared memory inside nodes; beside it, in turns, two floors (native/bench/sockets.cpp: the processes, sockets and bytes of the
+very schedule, first by threads that only send and receive, then by one loop a process that also does the schedule's copies and
+sums in its own memory: what is there to be had), Gloo and Open MPI restricted to TCP, where installed. Is not: a test of
+shaped NICs. Invariants: ours, floors and peers alternate, in both orders, and a ratio is the median over rounds of ratios
+within a round, since a machine changes by the minute; ours counts from the last rank that began to the last that ended, a
+floor from the first thread to the last.
 
     python -m bench tcp_rails
 """
@@ -32,7 +33,7 @@ from .peers import catalogue, cells
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE, PROGRAM = ROOT / "native" / "bench" / "sockets.cpp", ROOT / "build" / "bench" / "sockets"
-NBYTES, CALL_BYTES = 64 << 20, 4 << 20
+NBYTES, CALL_BYTES, LOOP_BYTES = 64 << 20, 4 << 20, 256 << 10
 NODES, NICS = 2, 4
 ROUNDS, REPEATS = 3, 5
 # Of a collective: the schedule run, the ranks of a node, and what is between them.
@@ -80,11 +81,26 @@ def flows(
     return [(a, b, connections * len(rails[min(a, b), max(a, b)]), n) for (a, b), n in sorted(total.items())]
 
 
-def floor_us(ranks: int, of: list[tuple[int, int, int, int]]) -> float:
-    """Median µs of a round of plain threads."""
-    words = [str(PROGRAM), "--ranks", str(ranks), "--rounds", str(REPEATS + 1), "--call", str(CALL_BYTES)]
+def in_memory(schedule: ccl.Schedule, topology: ccl.Topology, transport: str) -> list[tuple[int, int, int]]:
+    """(rank, bytes copied, bytes added) of what a schedule does without a socket; a sum of k sources counts as k // 2 of two."""
+    ops, nbytes = schedule.ops, schedule.layout(nbytes=NBYTES, dtype="float32").op_bytes()
+    inside = (ops.peer >= 0) & (topology.node_of[ops.peer] == topology.node_of[ops.rank]) & (ops.peer != ops.rank)
+    copies = (ops.kind == Kind.copy) | ((ops.kind == Kind.put) & inside & (transport != "tcp"))
+    sums = nbytes * (ops.src_count // 2) * (ops.kind == Kind.reduce)
+    copied, added = (np.bincount(ops.rank, each, topology.n_ranks).astype(np.int64) for each in (nbytes * copies, sums))
+    return [(rank, int(copied[rank]), int(added[rank])) for rank in range(topology.n_ranks)]
+
+
+def floor_us(
+    ranks: int, of: list[tuple[int, int, int, int]], local: list[tuple[int, int, int]] | None = None
+) -> float:
+    """Median µs of a round of plain threads, or, if told what happens in memory, of one loop a process that does that too."""
+    call = CALL_BYTES if local is None else LOOP_BYTES
+    words = [str(PROGRAM), "--ranks", str(ranks), "--rounds", str(REPEATS + 1), "--call", str(call)]
     for flow in of:
         words += ["--flow", ":".join(map(str, flow))]
+    if local is not None:
+        words += ["--style", "loop", *(word for each in local for word in ("--local", ":".join(map(str, each))))]
     found = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
     return statistics.median(json.loads(found.stdout)["round_us"][1:])
 
@@ -110,8 +126,8 @@ def case(
     topology = ccl.Topology.cluster(nodes=NODES, gpus_per_node=per_node, nics_per_node=NICS, nic_gbits_per_s=100)
     schedule = ccl.plan(collective, topology, nbytes=NBYTES, algorithm=algorithm)
     connections = int(config.get("connections"))
-    of = flows(schedule, topology, connections, transport)
-    times: dict[str, list[float]] = {name: [] for name in ("ccl_lab", "floor", *(each.name for each in parties))}
+    of, local = flows(schedule, topology, connections, transport), in_memory(schedule, topology, transport)
+    times: dict[str, list[float]] = {name: [] for name in ("ccl_lab", "floor", "loop", *(each.name for each in parties))}
     with ccl.World(topology, transport=transport, timeout="60s") as world:
         for node in range(NODES):
             for nic in range(NICS):
@@ -123,18 +139,21 @@ def case(
         turns = {
             "ccl_lab": lambda: world.start(schedule, repeat=REPEATS, dtype="float32").wait(120).time_us,
             "floor": lambda: floor_us(topology.n_ranks, of),
+            "loop": lambda: floor_us(topology.n_ranks, of, local),
             **{each.name: lambda each=each: peer_us(each, collective, topology.n_ranks) for each in parties},
         }
         for round_ in range(ROUNDS):
             for name in list(turns)[:: 1 if round_ % 2 == 0 else -1]:
                 times[name].append(turns[name]())
-    ours = np.array(times["ccl_lab"])
+    ours, loop = np.array(times["ccl_lab"]), np.array(times["loop"])
     return {
         "collective": collective, "algorithm": algorithm, "ranks": topology.n_ranks, "transport": transport, "bytes": NBYTES,
         "connections": connections, "sockets": sum(n for a, b, n, _ in of if a < b), "moved_bytes": sum(n for *_, n in of),
         "times_us": times,
         "of_floor": float(np.median(np.array(times["floor"]) / ours)),
+        "of_loop": float(np.median(loop / ours)),
         "faster_than": {each.name: float(np.median(np.array(times[each.name]) / ours)) for each in parties},
+        "loop_faster_than": {each.name: float(np.median(np.array(times[each.name]) / loop)) for each in parties},
     }  # fmt: skip
 
 
@@ -151,10 +170,13 @@ def run() -> dict[str, Any]:
     for collective, algorithm, per_node, transport in CASES:
         rows.append(case(collective, algorithm, per_node, transport, parties))
         row = rows[-1]
-        peers = "".join(f", {ratio:.2f} x {name}" for name, ratio in row["faster_than"].items())
+        peers = "".join(
+            f", {ratio:.2f} x {name} (the loop {row['loop_faster_than'][name]:.2f})"
+            for name, ratio in row["faster_than"].items()
+        )
         ours_ms = statistics.median(row["times_us"]["ccl_lab"]) / 1e3
         what = f"{collective} {algorithm}, {row['ranks']} ranks, {transport}"
-        print(f"tcp_rails: {what}: {ours_ms:.1f} ms, {row['of_floor']:.0%} of the floor{peers}", flush=True)
+        print(f"tcp_rails: {what}: {ours_ms:.1f} ms, {row['of_floor']:.0%} of threads, {row['of_loop']:.0%} of the loop{peers}", flush=True)
     words = "; ".join(
         f"{row['collective']} of {row['ranks']} ({row['transport']}): {row['of_floor']:.0%}" for row in rows
     )
