@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <limits>
 #include <map>
 #include <memory>
 #include <utility>
@@ -18,12 +19,13 @@ namespace {
 using Column = std::vector<std::int64_t>;
 
 constexpr int kLaps = 3;                  // after which all messages are right
-constexpr std::size_t kKept = 256;        // units whose messages of the lap before are kept, to be compared
-constexpr std::size_t kMostSent = std::size_t{1} << 14;  // numbers of one, or they are not
+constexpr std::size_t kKept = 256;        // units from the first one on whose messages of the lap before are kept, to be compared
+constexpr std::size_t kMostSent = std::size_t{1} << 21;  // numbers of theirs, or they are not
 constexpr std::size_t kMostKept = std::size_t{1} << 28;  // bytes of references from which on no more are made
 constexpr std::size_t kFewest = 5;        // units that are alike for a reference to be less work than they are
 constexpr std::int64_t kLeastStride = 8;  // rounds between two looks at the offsets
 constexpr std::size_t kLongest = 8;       // period of offsets, in strides
+constexpr std::int64_t kToFollow = 2;     // rounds after which memories are what they are (FollowedUnits::memories_follow)
 constexpr std::int64_t kLongestPause = 64;  // strides without a look, where offsets do not come back
 
 class OwnTime {
@@ -77,15 +79,20 @@ class OwnTime {
 
   bool circle() {
     Sent from(chains_), to(chains_), assumed(chains_);
-    std::vector<Sent> kept(std::min(static_cast<std::size_t>(n_), kKept), from);
+    std::vector<Sent> kept;
+    std::size_t numbers = 0;
     for (int lap = 0; lap < kLaps; ++lap) {
       assumed = from;
       for (std::int64_t u = 0; u < n_; ++u) {
         allowed_ = std::min(budget_, allowed_ + budget_ / (n_ * units_.most) + 1);  // what takes too much work is known long before it is done
         if (!visit(u, from, to)) return false;
         if (const auto at = static_cast<std::size_t>(u); at < kept.size()) {
-          if (lap > 0 && kept[at] == to) return true;
-          kept[at] = to.size() > kMostSent ? Sent(chains_) : to;
+          if (kept[at] == to) return true;
+          numbers += to.size() - kept[at].size();
+          kept[at] = to;
+        } else if (at == kept.size() && at < kKept && numbers + to.size() <= kMostSent) {
+          kept.push_back(to);
+          numbers += to.size();
         }
         std::swap(from, to);
       }
@@ -178,12 +185,14 @@ class OwnTime {
     if (!seen || round + period > end) return 0;
     before_.clear();
     if (!units_.all_entered(static_cast<std::size_t>(unit_), state_.data()) || !comes_back(own, round, period)) return 0;
-    const std::int64_t until = first_late(own, place(round), place(end), period);
+    const std::int64_t until = first_late(own, place(round), place(end), period) - (own.asks() ? 0 : kToFollow);
     const std::int64_t far = (until - place(round)) / period * period;
     if (far < 2 * period) return 0;
     const std::int64_t* const there = own.state(place(round + far));
     for (std::size_t i = 0; i < words.size(); ++i) state_[words[i]] = there[i] + offsets_[i];
-    if (!works_[w].adds) {  // the clock of a first station is when the last message came
+    if (!own.asks()) {
+      units_.forget(static_cast<std::size_t>(unit_), state_.data());
+    } else if (!works_[w].adds) {  // the clock of a first station is when the last message came
       reader.take(place(round + far) - 1, came_);
       for (std::size_t c = 0; c < chains_; ++c) state_[c * units_.stations] = std::max(state_[c * units_.stations], came_[c]);
     }
@@ -193,31 +202,43 @@ class OwnTime {
   }
 
   // Whether the offsets of so many rounds come back, whatever lengths messages have; notes those of when messages are needed, and of when they go.
+  // Where memories are not asked for they are known after a round.
   bool comes_back(const Reference& own, std::int64_t round, std::int64_t period) {
-    const auto at = static_cast<std::size_t>(unit_);
     const auto& words = own.words();
-    mine_ = state_;
-    plain_.assign(units_.words, 0);
-    for (std::size_t i = 0; i < words.size(); ++i) plain_[words[i]] = own.state(place(round))[i];
-    for (Column* column : {&gaps_, &plain_gaps_}) column->resize(units_.most_gaps());
-    for (Column* column : {&goes_, &plain_goes_, &needed_, &plain_needed_}) column->assign(chains_, 0);
+    mine_.of = state_;
+    plain_.of.assign(units_.words, 0);
+    for (std::size_t i = 0; i < words.size(); ++i) plain_.of[words[i]] = own.state(place(round))[i];
+    for (Alone* each : {&mine_, &plain_}) each->resize(units_.most_gaps(), chains_, units_.stations);
     goes_offsets_.clear();
     needed_offsets_.clear();
     for (std::int64_t i = 0; i < period; ++i) {
-      const std::uint8_t* const size = lengths_.at(place(round + i));
-      const std::int64_t* const last = units_.pass_alone(at, round + i, size, mine_.data(), goes_.data(), needed_.data(), gaps_.data());
-      units_.pass_alone(at, round + i, size, plain_.data(), plain_goes_.data(), plain_needed_.data(), plain_gaps_.data());
-      spent_ += 2;
-      for (std::size_t gap = 0; gap < static_cast<std::size_t>(last - gaps_.data()); ++gap)
-        if (!own.keeps(gap, gaps_[gap] - plain_gaps_[gap])) return false;
+      const std::size_t gaps = pass_both(own, round + i);
+      if (!keeps(own, gaps, i > 0)) return false;
       for (std::size_t c = 0; c < chains_; ++c) {
-        if (i == 0 && slice_ < in_.slices[c] && state_[c * units_.stations] > needed_[c]) return false;
-        goes_offsets_.push_back(goes_[c] - plain_goes_[c]);
-        needed_offsets_.push_back(needed_[c] - plain_needed_[c]);
+        if (i == 0 && slice_ < in_.slices[c] && state_[c * units_.stations] > mine_.needed[c]) return false;
+        goes_offsets_.push_back(mine_.goes[c] - plain_.goes[c]);
+        needed_offsets_.push_back(mine_.needed[c] - plain_.needed[c]);
       }
     }
     for (std::size_t i = 0; i < words.size(); ++i)
-      if (mine_[words[i]] - plain_[words[i]] != offsets_[i]) return false;
+      if (mine_.of[words[i]] - plain_.of[words[i]] != offsets_[i]) return false;
+    return own.asks() || keeps(own, pass_both(own, round + period), true);
+  }
+
+  // A round of this unit and of the reference; how many maxima there were.
+  std::size_t pass_both(const Reference& own, std::int64_t round) {
+    spent_ += 2;
+    for (Alone* each : {&mine_, &plain_})
+      each->last = units_.pass_alone(static_cast<std::size_t>(unit_), round, lengths_.at(place(round)), each->of.data(),
+                                     {each->goes.data(), each->needed.data(), each->gaps.data(), own.asks() ? nullptr : each->memory_gaps.data()});
+    return static_cast<std::size_t>(mine_.last - mine_.gaps.data());
+  }
+
+  [[nodiscard]] bool keeps(const Reference& own, std::size_t gaps, bool is_memory_known) const {
+    for (std::size_t i = 0; i < gaps; ++i)
+      if (!own.keeps(i, mine_.gaps[i] - plain_.gaps[i])) return false;
+    for (std::size_t i = 0; i < mine_.memory_gaps.size() && !own.asks(); ++i)
+      if (is_memory_known ? !own.keeps_memory(i, mine_.memory_gaps[i] - plain_.memory_gaps[i]) : mine_.memory_gaps[i] > 0) return false;
     return true;
   }
 
@@ -244,26 +265,38 @@ class OwnTime {
   }
 
   std::int64_t first_late_block(const Reference& own, const Sent::Piece& piece, std::int64_t begin, std::int64_t from, std::int64_t to, std::int64_t period) {
-    const Lags& lags = lags_.try_emplace({piece.reference, &own}, *piece.reference, own, chains_).first->second;
-    Column most(chains_);
-    for (std::size_t c = 0; c < chains_; ++c) {
-      std::int64_t least = needed_offsets_[c];
-      for (std::size_t i = c; i < needed_offsets_.size(); i += chains_) least = std::min(least, needed_offsets_[i]);
-      most[c] = least - from_->latest(piece, c);
-    }
-    const auto all = [&](const auto& is_good) {
-      for (std::size_t c = 0; c < chains_; ++c)
-        if (!is_good(c)) return false;
-      return true;
-    };
-    if (all([&](std::size_t c) { return lags.most(from, to - 1, c) <= most[c]; })) return to;
+    const Lags& lags = lags_.try_emplace({piece.reference, &own}, *piece.reference, own, chains_, stride_).first->second;
+    find_most(lags, piece, begin, period);
+    bool early = true;
+    for (std::size_t c = 0; c < chains_ && early; ++c) early = lags.most(from, to - 1, c) <= most_[c];
+    if (early) return to;
     while (from < to) {
       const std::int64_t until = std::min(to, lags.block_end(from));
-      if (!all([&](std::size_t c) { return lags.in_block(from, c) <= most[c]; }))
+      if (!lags.in_block(from, most_by_phase_))
         if (const std::int64_t late = first_late_place(own, piece, begin, from, until, period); late < until) return late;
       from = until;
     }
     return to;
+  }
+
+  // Lags with which no message is waited for: of all places, and of phases, which offsets may tell apart.
+  void find_most(const Lags& lags, const Sent::Piece& piece, std::int64_t begin, std::int64_t period) {
+    needed_least_.assign(static_cast<std::size_t>(stride_) * chains_, std::numeric_limits<std::int64_t>::max());
+    goes_most_.assign(needed_least_.size(), std::numeric_limits<std::int64_t>::min());
+    for (std::size_t c = 0; c < chains_; ++c) {
+      for (std::int64_t i = 0; i < period; ++i) {
+        std::int64_t& least = needed_least_[lags.phase(begin + i) * chains_ + c];
+        least = std::min(least, needed_offsets_[static_cast<std::size_t>(i) * chains_ + c]);
+      }
+      for (std::int64_t row = 0; row < piece.period; ++row) {
+        std::int64_t& most = goes_most_[lags.phase(piece.begin + row) * chains_ + c];
+        most = std::max(most, from_->offset(piece, row, c));
+      }
+    }
+    most_.assign(chains_, std::numeric_limits<std::int64_t>::max());
+    most_by_phase_.resize(needed_least_.size());
+    for (std::size_t i = 0; i < needed_least_.size(); ++i) most_by_phase_[i] = needed_least_[i] - goes_most_[i];
+    for (std::size_t i = 0; i < needed_least_.size(); ++i) most_[i % chains_] = std::min(most_[i % chains_], most_by_phase_[i]);
   }
 
   const Reference* reference(std::size_t w) {
@@ -273,7 +306,9 @@ class OwnTime {
     auto& known = references_[kind * works_.size() + w];
     if (!known) {
       if (kept_ > kMostKept) return nullptr;
-      known = std::make_unique<Reference>(units_, lengths_, at, works_[w], stride_);
+      const bool may_not_ask = works_[w].adds && units_.memories_follow(at);
+      if (may_not_ask) known = std::make_unique<Reference>(units_, lengths_, at, works_[w], stride_, false);
+      if (!known || !known->fits()) known = std::make_unique<Reference>(units_, lengths_, at, works_[w], stride_, true);
       kept_ += known->bytes();
       out_.rounds += known->end() - known->begin();
     }
@@ -298,8 +333,20 @@ class OwnTime {
   const Sent* from_ = nullptr;
   Column state_, came_, offsets_;
   std::deque<Column> before_;  // offsets of the strides before, the last one first
-  Column mine_, plain_, gaps_, plain_gaps_, goes_, plain_goes_, needed_, plain_needed_;
+  struct Alone {  // a state that goes on as if no message had to be waited for, and what is told of that
+    Column of, goes, needed, gaps, memory_gaps;
+    const std::int64_t* last = nullptr;  // behind the last of gaps
+
+    void resize(std::size_t most_gaps, std::size_t chains, std::size_t stations) {
+      gaps.resize(most_gaps);
+      goes.assign(chains, 0);
+      needed.assign(chains, 0);
+      memory_gaps.assign(chains * stations, 0);
+    }
+  };
+  Alone mine_, plain_;
   Column goes_offsets_, needed_offsets_;  // of a period, by place and chain
+  Column most_, most_by_phase_, needed_least_, goes_most_;  // find_most
 };
 
 }  // namespace
