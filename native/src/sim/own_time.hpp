@@ -24,6 +24,10 @@
 // else is evaluated, round by round: the way from the first messages to offsets that come back, the rounds in which some stations add and
 // others do not any more, and those in which somebody is late. Where that is too much it is `bad_input`.
 //
+// Units that wait. Behind a unit that is slower than they are units wait for each message: their offsets never come back. They are a band, through which
+// messages are followed one by one (own_time_band.hpp), up to a unit that still goes on in its own time; a unit joins the band when it has waited for long.
+// It is taken apart where messages may be waited for no more: its units are visited again then, from where they are.
+//
 // The circle. Units are visited one after the other, the first as if no message had to be waited for. They are gone over again until one of them sends what it
 // sent the time before. A unit's round needs those before it and one `group` rounds before it of the unit before, so that there is one solution, and what is
 // wrong from some round on is wrong a whole ring later when it comes round: the third time all is right.

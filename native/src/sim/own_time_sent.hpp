@@ -44,6 +44,7 @@ class Sent {
 
   [[nodiscard]] const std::vector<Piece>& pieces() const { return pieces_; }
   [[nodiscard]] std::size_t size() const { return values_.size(); }
+  [[nodiscard]] std::int64_t end() const { return end_; }  // the place that comes next
 
   [[nodiscard]] std::int64_t comes(const Piece& piece, std::int64_t place, std::size_t chain) const {
     const std::int64_t row = place - piece.begin;
