@@ -122,8 +122,8 @@ def test_1_gb_among_131072_ranks(algorithm: str, fault: str, done: Counter[tuple
 
 
 def test_what_would_be_too_much_work_is_refused(done: Counter[tuple[str, bool]]) -> None:
-    """A rank so slow that all nodes wait for it, where two channels make one another wait at every rank."""
-    topology = Topology.preset("h100", 16384).slow(1.5, rank=77)
+    """A NIC so slow that all nodes wait for it, twice round the ring, where two channels make one another wait at every rank."""
+    topology = Topology.preset("h100", 16384).slow(1000, nic=(7, 0))
     with pytest.raises(Inapplicable, match="chunks differ by an element"):
         summarize(outline("all_reduce", topology, "2GB", algorithm="ring"), topology)
     assert done["followed", False] and done["own_time", False]

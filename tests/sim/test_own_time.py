@@ -59,7 +59,8 @@ def draw(rng: np.random.Generator, most_nodes: int, most_ranks: int) -> tuple[To
         if kind == 2:
             topology = topology.slow(float(rng.choice([1.001, 1.3, 5])), rank=int(rng.integers(topology.n_ranks)))
         if kind == 3:
-            late = {int(rng.integers(topology.n_ranks)): f"{int(rng.integers(1, 10**8))}ps" for _ in range(int(rng.integers(1, 4)))}
+            most = int(rng.choice([10**8, 10**8, 10**10]))
+            late = {int(rng.integers(topology.n_ranks)): f"{int(rng.integers(1, most))}ps" for _ in range(int(rng.integers(1, 4)))}
     return topology, {"late": late, "alpha": float(rng.choice([0, 0, 1e-7]))}
 
 
@@ -113,13 +114,14 @@ def test_late_ranks_in_more_nodes(done: Counter[str]) -> None:
     assert found.tolist() == want.tolist() and done["jumps"] == 1
 
 
-FAULTS = ["none", "slower", "lost", "late", "slower rank", "two late"]
+FAULTS = ["none", "slower", "lost", "late", "slower rank", "two late", "very late", "very slow"]
 
 
 def faulty(fault: str, nodes: int) -> tuple[Topology, dict[str, Any]]:
     base = Topology.preset("h100", nodes)
-    topology = {"slower": base.slow(3, nic=(7, 0)), "lost": base.without((7, 0)), "slower rank": base.slow(1.5, rank=77)}.get(fault, base)
-    return topology, {"late": {"late": {77: "300us"}, "two late": {77: "100us", 310: "1ms"}}.get(fault, {})}
+    topology = {"slower": base.slow(3, nic=(7, 0)), "lost": base.without((7, 0)), "slower rank": base.slow(1.5, rank=77),
+                "very slow": base.slow(30, nic=(70 % nodes, 0))}.get(fault, base)  # fmt: skip
+    return topology, {"late": {"late": {77: "300us"}, "two late": {77: "100us", 310: "1ms"}, "very late": {77: "20ms"}}.get(fault, {})}
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -157,6 +159,30 @@ def test_gigabytes_among_131072_ranks(nbytes: str) -> None:
     assert found["evaluated"]["jumped"] > 100 * found["evaluated"]["rounds"]
     assert (shorter <= found["finish_ps"]).all() and (found["finish_ps"] <= longer).all()
     assert found["nbytes"] == int(float(nbytes[:-2]) * 1e9)
+
+
+@pytest.mark.parametrize(("fault", "least", "most"), [
+    ("late 3 ms", 2.9, 3.1), ("late 50 ms", 49, 51), ("rank 1.5", 2, 6), ("nic 30", 90, 150)])
+def test_all_nodes_wait_for_one_among_131072(fault: str, least: float, most: float, done: Counter[str]) -> None:
+    """Nodes after it wait for its messages, for some time or to the end: messages are followed through them (own_time_band.hpp)."""
+    base = Topology.preset("h100", 16384)
+    outlined = outline("all_reduce", base, "2GB", algorithm="ring")
+    topology = {"rank 1.5": base.slow(1.5, rank=3), "nic 30": base.slow(30, nic=(7, 0))}.get(fault, base)
+    late = {3: f"{fault.split()[1]}ms"} if fault.startswith("late") else {}
+    whole = summarize(outlined, base).meta["time_ps"]
+    found = summarize(outlined, topology, late=late).meta
+    assert found["evaluated"]["rounds"] < 10**7 and done["done"] == 2
+    assert least <= (found["time_ps"] - whole) / 1e9 <= most
+
+
+@pytest.mark.parametrize("fault", ["slower rank", "very slow", "very late"])
+def test_messages_followed_through_nodes_that_wait(fault: str, done: Counter[str]) -> None:
+    """As every message, where most nodes wait for one; in hundredths of its work."""
+    topology, options = faulty(fault, 384)
+    outlined = outline("all_reduce", topology, 2**26, algorithm="ring", channels=2)
+    found, how = finish_times(outlined, topology, 60_000_000, **options)
+    want, how_every = finish_times(outlined, topology, 60_000_000, merge=False, jumps=False, **options)
+    assert found.tolist() == want.tolist() and done["done"] == 1 and 5 * how["rounds"] < how_every["rounds"]
 
 
 @pytest.mark.parametrize("what", ["all_gather", "reduce_scatter"])

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "followed_units.hpp"
+#include "followed_way.hpp"
 #include "trail.hpp"
 
 namespace ccl_lab::sim {
@@ -15,31 +16,19 @@ namespace {
 
 using Column = std::vector<std::int64_t>;
 
-constexpr std::int64_t kAlways = std::int64_t{1} << 60;
 constexpr std::size_t kMostKept = std::size_t{1} << 26;  // bytes of trails
 constexpr std::int64_t kBefore = 64;                     // groups that are followed before the first one, for a trail to begin with
 constexpr int kLaps = 3;                                  // after which all trails are right
 
-// How often what the differences `now` have been since `before` can go on until one of them changes its sign; 0 where one did.
-std::int64_t repeats(const Column& before, const Column& now, std::size_t count) {
-  std::int64_t least = kAlways;
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::int64_t gap = now[i], rate = gap - before[i];
-    if (rate == 0) continue;
-    if (gap == 0 || (gap > 0) != (before[i] >= 0 && (before[i] > 0 || rate > 0))) return 0;
-    if ((gap > 0) != (rate > 0)) least = std::min(least, gap > 0 ? gap / -rate : -gap / rate);
-  }
-  return least;
-}
-
 class Follower {
  public:
   Follower(const RingsInput& in, RingsOutput& out)
-      : in_(in), out_(out), units_(in), n_(in.units), group_(static_cast<std::int64_t>(units_.group)) {}
+      : in_(in), out_(out), units_(in), n_(in.units), group_(static_cast<std::int64_t>(units_.group)), way_(units_, out) {}
 
   RingsStatus run() {
     if (!units_.fits()) return RingsStatus::bad_input;
-    find_runs();
+    way_.find_runs();
+    find_first();
     const std::int64_t all = in_.units * in_.chains * in_.stations * units_.messages * units_.most;
     budget_ = std::clamp<std::int64_t>(all / 16, 1'000'000, 400'000'000) / (in_.chains * in_.stations);
     allowed_ = budget_ / 8;
@@ -50,7 +39,7 @@ class Follower {
       units_.enter(slice);
       next_states_ = states_;
       next_starts_ = starts_;
-      if (!(alike_ ? circle_of_numbers(slice) : circle(slice))) return RingsStatus::bad_input;
+      if (!(way_.all_alike() ? circle_of_numbers(slice) : circle(slice))) return RingsStatus::bad_input;
       states_.swap(next_states_);
       starts_.swap(next_starts_);
     }
@@ -72,33 +61,14 @@ class Follower {
     return units_.sizes.data() + static_cast<std::size_t>(unit * group_ + g) * units_.chains;
   }
 
-  // A ring may pass through odd nodes the other way round: then every other unit is like this one.
-  void find_runs() {
-    const auto& kind = units_.kind;
-    const auto others = [&](std::size_t apart) {
-      std::int64_t count = 0;
-      for (std::size_t u = 0; u < kind.size(); ++u) count += kind[u] != kind[(u + apart) % kind.size()];
-      return count;
-    };
-    period_ = n_ % 2 == 0 && others(1) > others(2) ? 2 : 1;
-    alike_ = others(static_cast<std::size_t>(period_)) == 0;
-    runs_.assign(kind.size(), 0);
-    for (std::int64_t u = 2 * n_ - 1; u >= 0; --u) {  // twice, for those across unit 0
-      const auto here = static_cast<std::size_t>(u % n_), back = static_cast<std::size_t>((u % n_ + n_ - period_) % n_);
-      runs_[here] = kind[here] == kind[back] ? std::min(runs_[(here + 1) % kind.size()] + 1, 4 * n_) : 0;
-    }
-    if (alike_) std::ranges::fill(runs_, kAlways);
-    find_first();
-  }
-
   // Messages pile up before a unit that is not like those before it. The first one is that which comes to such a unit before all others, so that
   // the last one comes there once, and what the first one begins with is right as early as can be.
   void find_first() {
     first_ = n_ - 1;
     std::int64_t longest = 0, run = 0;
-    for (std::int64_t u = 0; u < 2 * n_ && !alike_; ++u) {
-      run = runs_[static_cast<std::size_t>(u % n_)] > 0 ? run + 1 : 0;
-      if (run > longest && runs_[static_cast<std::size_t>((u + 1) % n_)] == 0) {
+    for (std::int64_t u = 0; u < 2 * n_ && !way_.all_alike(); ++u) {
+      run = way_.run(u % n_) > 0 ? run + 1 : 0;
+      if (run > longest && way_.run((u + 1) % n_) == 0) {
         longest = run;
         first_ = u % n_;
       }
@@ -114,64 +84,13 @@ class Follower {
     came_.assign(starts_of(starts_, unit, g), starts_of(starts_, unit, g) + units_.chains);
     state_.resize(units_.words);
     out.clear();
-    for (std::int64_t done = 0; done < count;) {
-      const std::int64_t here = (unit + 1 + done) % n_;
-      const std::int64_t same = period_ + runs_[static_cast<std::size_t>((here + period_) % n_)];
-      const std::int64_t most = std::min({count - done, reader.alike(), same, units_.alike(done * group_ + g)});
-      if (most >= 3 * period_) {
-        done += go_on(here, done * group_ + g, most, size, reader, out);
-      } else {
-        reader.next(state_.data());
-        units_.pass(static_cast<std::size_t>(here), done * group_ + g, size, state_.data(), came_.data());
-        out.push(state_.data());
-        ++done;
-        ++out_.rounds;
-      }
-      if (out_.rounds > allowed_) return false;
-    }
+    if (!way_.go({unit + 1, g, count}, size, reader, state_.data(), came_, out, allowed_)) return false;
     last_.clear();
     if ((units_.messages - 1 - g) % group_ != 0) return true;
     reader.next(state_.data());
     last_.assign(state_.begin(), state_.end());
     last_.insert(last_.end(), came_.begin(), came_.end());
     return true;
-  }
-
-  // `most` units that are alike, with as much work in each: passes some of them, until it is known how the others go on, and goes over those.
-  std::int64_t go_on(std::int64_t here, std::int64_t n, std::int64_t most, const std::uint8_t* size, TrailReader& reader, Trail& out) {
-    const std::size_t words = units_.words, period = static_cast<std::size_t>(period_);
-    for (Seen& each : seen_) {
-      each.gaps.resize(units_.most_gaps() * period);
-      each.states.resize(words * period);
-    }
-    seen_[1].came = came_;
-    for (std::int64_t done = 0; done < most;) {
-      std::swap(seen_[0], seen_[1]);  // this period, after the one before
-      Seen& now = seen_[1];
-      std::int64_t* gaps = now.gaps.data();
-      for (std::size_t p = 0; p < period && done < most; ++p, ++done, ++out_.rounds) {
-        std::int64_t* const state = now.states.data() + p * words;
-        reader.next(state);
-        gaps = units_.pass_noting(static_cast<std::size_t>((here + done) % n_), n + done * group_, size, state, came_.data(), gaps);
-        out.push(state);
-      }
-      now.noted = static_cast<std::size_t>(gaps - now.gaps.data());
-      earlier_.swap(change_);
-      change_.resize(came_.size());
-      for (std::size_t c = 0; c < came_.size(); ++c) change_[c] = came_[c] - seen_[0].came[c];
-      now.came = came_;
-      if (done < 2 * period_ || done % period_ != 0 || change_ != earlier_) continue;
-      const std::int64_t times = std::min(repeats(seen_[0].gaps, now.gaps, now.noted), (most - done) / period_);
-      if (times <= 0) continue;
-      for (std::size_t c = 0; c < came_.size(); ++c) came_[c] += change_[c] * times;
-      steps_.resize(words * period);
-      for (std::size_t i = 0; i < steps_.size(); ++i) steps_[i] = now.states[i] - seen_[0].states[i];
-      out.push_steps(steps_, times);
-      reader.skip_periods(times);
-      out_.jumped += times * period_;
-      return done + times * period_;
-    }
-    return most;
   }
 
   // The unit where a message ends a slice.
@@ -206,7 +125,7 @@ class Follower {
   }
 
   bool circle(std::int64_t slice) {
-    Trail left(units_.words, static_cast<std::size_t>(period_)), next = left;
+    Trail left(units_.words, static_cast<std::size_t>(way_.period())), next = left;
     return laps(left, [&](std::int64_t unit) {
       for (std::int64_t g = 0; g < group_; ++g) {
         if (!follow(unit, g, left, g == 0 ? state_of(states_, (unit + 1) % n_) : nullptr, next)) return false;
@@ -219,7 +138,7 @@ class Follower {
 
   // The same with numbers for trails, where all units are alike.
   bool circle_of_numbers(std::int64_t slice) {
-    if (trails_.empty()) trails_.emplace_back(units_.words, static_cast<std::size_t>(period_));  // 0: none
+    if (trails_.empty()) trails_.emplace_back(units_.words, static_cast<std::size_t>(way_.period()));  // 0: none
     std::size_t left = 0;
     return laps(left, [&](std::int64_t unit) {
       for (std::int64_t g = 0; g < group_; ++g) {
@@ -236,13 +155,13 @@ class Follower {
     const std::int64_t* const first = g == 0 ? state_of(states_, (unit + 1) % n_) : nullptr;
     key_.clear();
     const auto tell = [&](const auto* values, std::size_t count) { key_.append(reinterpret_cast<const char*>(values), count * sizeof *values); };
-    const std::int64_t numbers[] = {static_cast<std::int64_t>(left), g, unit % period_};
+    const std::int64_t numbers[] = {static_cast<std::int64_t>(left), g, unit % way_.period()};
     tell(numbers, 3);
     tell(sizes_of(unit, g), units_.chains);
     tell(starts_of(starts_, unit, g), units_.chains);
     if (first) tell(first, units_.words);
     if (const auto at = found_.find(key_); at != found_.end()) return &at->second;
-    Trail next(units_.words, static_cast<std::size_t>(period_));
+    Trail next(units_.words, static_cast<std::size_t>(way_.period()));
     if (!follow(unit, g, trails_[left], first, next)) return nullptr;
     std::string told = next.told();
     const auto [at, is_new] = numbers_.try_emplace(std::move(told), trails_.size());
@@ -255,22 +174,15 @@ class Follower {
     return &found_.try_emplace(key_, Found{at->second, last_}).first->second;
   }
 
-  struct Seen {  // of the messages in as many units as a period has
-    Column gaps, states, came;
-    std::size_t noted = 0;
-  };
-
   const RingsInput& in_;
   RingsOutput& out_;
   FollowedUnits units_;
   const std::int64_t n_, group_;
-  std::int64_t period_ = 1, budget_ = 0, allowed_ = 0;  // rounds: in all, and so far
-  bool alike_ = false;             // all units, a period apart
+  Way way_;
+  std::int64_t budget_ = 0, allowed_ = 0;  // rounds: in all, and so far
   std::int64_t first_ = 0;         // the unit whose messages come first
-  std::vector<std::int64_t> runs_;  // units from each one on that are like those a period before them
   Column states_, starts_, next_states_, next_starts_;  // of each unit before messages of others come to it, and when its own come to the next
-  Column came_, state_, last_, steps_, change_, earlier_;
-  Seen seen_[2];
+  Column came_, state_, last_;
 
   std::vector<Trail> trails_;
   std::unordered_map<std::string, std::size_t> numbers_;  // of trails

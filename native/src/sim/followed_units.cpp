@@ -101,11 +101,10 @@ std::int64_t FollowedUnits::alike(std::int64_t n) const {
 }
 
 template <FollowedUnits::How kHow>
-std::int64_t* FollowedUnits::through(std::size_t unit, std::int64_t n, const std::uint8_t* size, std::int64_t* state, std::int64_t* came, std::int64_t* gaps,
-                                     std::int64_t* needed) const {
-  constexpr bool kNotes = kHow != How::plain, kAlone = kHow == How::alone;
+std::int64_t* FollowedUnits::through(std::size_t unit, std::int64_t n, const std::uint8_t* size, std::int64_t* state, const Alone& told) const {
+  constexpr bool kUnasked = kHow == How::unasked, kNotes = kHow != How::plain, kAlone = kHow == How::alone || kUnasked;
   const Post* const posts = posts_of(unit);
-  std::int64_t* const left = state + chains * stations;
+  std::int64_t *const left = state + chains * stations, *const came = told.goes, *gaps = told.gaps;
   for (std::size_t i = 0; i < stations; ++i) {
     const std::int64_t message = n + static_cast<std::int64_t>(i * depth);
     if (message >= messages) break;
@@ -115,18 +114,27 @@ std::int64_t* FollowedUnits::through(std::size_t unit, std::int64_t n, const std
       const std::size_t at = c * stations + i;
       const Post& post = posts[at];
       const Busy& busy = post.busy[size[c]];
-      const bool comes = kAlone && i == 0;
+      const bool comes = kAlone && i == 0, links_decide = comes && (kUnasked || !does.adds);
       std::int64_t clock = comes ? state[at] : later<kNotes>(state[at], came[c], gaps);
-      if (does.adds) {
+      if (kUnasked && does.adds) {
+        if (!comes) {
+          told.memory_gaps[at] = state[post.memory] - clock;
+          clock = state[post.memory] = clock + busy.add_ps;
+        }
+      } else if (does.adds) {
         clock = later<kNotes>(clock, state[post.memory], gaps);
-        if (comes) needed[c] = clock;
+        if (comes) told.needed[c] = clock;
         clock = state[post.memory] = clock + busy.add_ps;
       }
       state[at] = clock;
       if (!does.sends) continue;
       const std::int64_t entered = kAlone ? clock : later<kNotes>(clock, post.ready_ps, gaps), free = later<kNotes>(state[post.a], state[post.b], gaps);
-      if (comes && !does.adds) needed[c] = free;
-      const std::int64_t start = comes && !does.adds ? free : later<kNotes>(entered, free, gaps);
+      if (links_decide) told.needed[c] = does.adds ? free - busy.add_ps : free;
+      if (links_decide && does.adds) {
+        told.memory_gaps[at] = state[post.memory] - told.needed[c];
+        state[post.memory] = free;
+      }
+      const std::int64_t start = links_decide ? free : later<kNotes>(entered, free, gaps);
       state[post.a] = start + busy.a_ps;
       state[post.b] = start + busy.b_ps;
       const std::int64_t end = std::max(state[post.a], state[post.b]);
@@ -155,30 +163,50 @@ std::int64_t* FollowedUnits::rest(const User* users, const std::uint8_t* size, s
 }
 
 void FollowedUnits::pass(std::size_t unit, std::int64_t n, const std::uint8_t* size, std::int64_t* state, std::int64_t* came) const {
-  through<How::plain>(unit, n, size, state, came, nullptr);
+  through<How::plain>(unit, n, size, state, {came, nullptr, nullptr, nullptr});
 }
 
 std::int64_t* FollowedUnits::pass_noting(std::size_t unit, std::int64_t n, const std::uint8_t* size, std::int64_t* state, std::int64_t* came,
                                          std::int64_t* gaps) const {
-  return through<How::noting>(unit, n, size, state, came, gaps);
+  return through<How::noting>(unit, n, size, state, {came, nullptr, gaps, nullptr});
 }
 
-std::int64_t* FollowedUnits::pass_alone(std::size_t unit, std::int64_t n, const std::uint8_t* size, std::int64_t* state, std::int64_t* goes,
-                                        std::int64_t* needed, std::int64_t* gaps) const {
-  return through<How::alone>(unit, n, size, state, goes, gaps, needed);
+std::int64_t* FollowedUnits::pass_alone(std::size_t unit, std::int64_t n, const std::uint8_t* size, std::int64_t* state, const Alone& alone) const {
+  return alone.memory_gaps ? through<How::unasked>(unit, n, size, state, alone) : through<How::alone>(unit, n, size, state, alone);
 }
 
-std::vector<std::size_t> FollowedUnits::words_alone(std::size_t unit, bool adds) const {
+std::vector<std::size_t> FollowedUnits::words_alone(std::size_t unit, bool adds, bool asks) const {
   std::vector<std::size_t> found;
   const Post* const posts = posts_of(unit);
   for (std::size_t at = 0; at < chains * stations; ++at) {
     found.insert(found.end(), {posts[at].a, posts[at].b});
-    if (adds) found.push_back(posts[at].memory);
-    if (adds || at % stations > 0) found.push_back(at);
+    if (adds && asks) found.push_back(posts[at].memory);
+    if ((adds && asks) || at % stations > 0) found.push_back(at);
   }
   std::ranges::sort(found);
   found.erase(std::ranges::unique(found).begin(), found.end());
   return found;
+}
+
+bool FollowedUnits::memories_follow(std::size_t unit) const {
+  std::vector<bool> is_used(words), follows(words);
+  const Post* const posts = posts_of(unit);
+  for (std::size_t c = 0; c < chains; ++c) {
+    if (sizes[c] == kNone) continue;
+    for (std::size_t i = 0; i < stations; ++i) (i == 0 ? is_used : follows)[posts[c * stations + i].memory] = true;
+  }
+  for (std::size_t word = 0; word < words; ++word)
+    if (is_used[word] && !follows[word]) return false;
+  return true;
+}
+
+void FollowedUnits::forget(std::size_t unit, std::int64_t* state) const {
+  const Post* const posts = posts_of(unit);
+  for (std::size_t at = 0; at < chains * stations; ++at) {
+    if (sizes[at / stations] == kNone) continue;
+    state[posts[at].memory] = 0;
+    if (at % stations == 0) state[at] = 0;
+  }
 }
 
 bool FollowedUnits::memories_apart() const {

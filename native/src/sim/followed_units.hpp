@@ -38,10 +38,15 @@ class FollowedUnits {
   void pass(std::size_t unit, std::int64_t n, const std::uint8_t* size, std::int64_t* state, std::int64_t* came) const;
   // The same, and the differences of both sides of all maxima are written; returns behind the last.
   std::int64_t* pass_noting(std::size_t unit, std::int64_t n, const std::uint8_t* size, std::int64_t* state, std::int64_t* came, std::int64_t* gaps) const;
-  // The same, as if the messages had come before they are needed, and all ranks had entered. needed: when they would have been waited for, by chain.
-  // Memories are only looked at while something is added, and clocks of first stations, which else follow from messages that come.
-  std::int64_t* pass_alone(std::size_t unit, std::int64_t n, const std::uint8_t* size, std::int64_t* state, std::int64_t* goes, std::int64_t* needed,
-                           std::int64_t* gaps) const;
+  // The same, as if the messages had come before they are needed, and all ranks had entered. Memories are only looked at while something is added, and
+  // clocks of first stations, which else follow from messages that come.
+  struct Alone {
+    std::int64_t *goes, *needed, *gaps;  // needed: when messages would have been waited for, by chain
+    std::int64_t* memory_gaps;           // by chain and station; null: as all others
+  };
+  // memory_gaps: nobody waits for a memory, as long as these are not above 0. Then a message is needed when the links are free, less what adding it takes,
+  // and a memory at which it was added is taken to be free no earlier than that.
+  std::int64_t* pass_alone(std::size_t unit, std::int64_t n, const std::uint8_t* size, std::int64_t* state, const Alone& alone) const;
   // The last message of a slice, and the beginning of the next one.
   void end(std::size_t unit, std::int64_t slice, const std::uint8_t* size, std::int64_t* state, const std::int64_t* came, std::int64_t* starts,
            RingsOutput& out) const;
@@ -50,8 +55,12 @@ class FollowedUnits {
   // How many of the messages n, n + group, … do the same kind of work.
   [[nodiscard]] std::int64_t alike(std::int64_t n) const;
   [[nodiscard]] std::size_t most_gaps() const { return 8 * chains * stations; }
-  // Words of a unit's state that `pass_alone` reads and writes.
-  [[nodiscard]] std::vector<std::size_t> words_alone(std::size_t unit, bool adds) const;
+  // Words of a unit's state that `pass_alone` reads and writes; asks: for memories.
+  [[nodiscard]] std::vector<std::size_t> words_alone(std::size_t unit, bool adds, bool asks) const;
+  // Whether others use the memories of first stations, so that after two rounds these are what they are whatever they were before.
+  [[nodiscard]] bool memories_follow(std::size_t unit) const;
+  // Makes these memories, and clocks of first stations, earlier than they are.
+  void forget(std::size_t unit, std::int64_t* state) const;
   // Whether no memory is a link of a transfer, too.
   [[nodiscard]] bool memories_apart() const;
   // Whether the ranks that its stations put to have entered before their clocks.
@@ -77,10 +86,9 @@ class FollowedUnits {
   [[nodiscard]] Post post(std::size_t row) const;
   [[nodiscard]] Work work(std::int64_t message) const;
   [[nodiscard]] const Post* posts_of(std::size_t unit) const { return posts_.data() + kind[unit] * chains * stations; }
-  enum class How : std::uint8_t { plain, noting, alone };  // alone: notes, too
+  enum class How : std::uint8_t { plain, noting, alone, unasked };  // unasked: alone, and nobody waits for a memory; both note, too
   template <How kHow>
-  std::int64_t* through(std::size_t unit, std::int64_t n, const std::uint8_t* size, std::int64_t* state, std::int64_t* came, std::int64_t* gaps,
-                        std::int64_t* needed = nullptr) const;
+  std::int64_t* through(std::size_t unit, std::int64_t n, const std::uint8_t* size, std::int64_t* state, const Alone& told) const;
   template <bool kNotes>
   std::int64_t* rest(const User* users, const std::uint8_t* size, std::int64_t* state, std::int64_t* gaps) const;
   [[nodiscard]] std::uint8_t size_of(std::size_t chain, std::int64_t slice, std::size_t position, std::size_t i) const;

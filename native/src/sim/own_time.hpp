@@ -17,10 +17,16 @@
 // the unit's state is the reference's plus these offsets. Offsets come back soon, since they are passed along the paths that decide.
 //
 // What comes in is a maximum, too, of which one side is a message: as long as none is later than what it meets, nobody waits: the clock and the memory of the
-// station that takes it, or, where nothing is added, the links that it goes on by. Where the
+// station that takes it, or, where nothing is added, the links that it goes on by. Where no station ever waits for a memory in the reference, and the unit's
+// offsets leave it so, it is the links even where something is added, and memories and clocks of first stations are left out of the offsets: they tell when
+// messages came, which differs on and on after a unit has waited, and nothing follows from it. Afterwards some rounds are evaluated, which tell them. Where the
 // unit before follows a reference as well that is known from the two references and from the offsets, for many rounds at a time. Everything
 // else is evaluated, round by round: the way from the first messages to offsets that come back, the rounds in which some stations add and
 // others do not any more, and those in which somebody is late. Where that is too much it is `bad_input`.
+//
+// Units that wait. Behind a unit that is slower than they are units wait for each message: their offsets never come back. They are a band, through which
+// messages are followed one by one (own_time_band.hpp), up to a unit that still goes on in its own time; a unit joins the band when it has waited for long.
+// It is taken apart where messages may be waited for no more: its units are visited again then, from where they are.
 //
 // The circle. Units are visited one after the other, the first as if no message had to be waited for. They are gone over again until one of them sends what it
 // sent the time before. A unit's round needs those before it and one `group` rounds before it of the unit before, so that there is one solution, and what is

@@ -8,7 +8,7 @@ namespace ccl_lab::sim {
 namespace {
 
 constexpr std::int64_t kWarmUp = 64;  // strides before the first place, after which what it begins with has been forgotten
-constexpr std::int64_t kFar = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kFar = std::int64_t{1} << 62;
 
 }  // namespace
 
@@ -21,12 +21,13 @@ void Lengths::lay_out(const FollowedUnits& units) {
     sizes_.insert(sizes_.end(), units.sizes.begin() + static_cast<std::ptrdiff_t>(u * each), units.sizes.begin() + static_cast<std::ptrdiff_t>((u + 1) * each));
 }
 
-Reference::Reference(const FollowedUnits& units, const Lengths& lengths, std::size_t unit, const Work& work, std::int64_t stride)
+Reference::Reference(const FollowedUnits& units, const Lengths& lengths, std::size_t unit, const Work& work, std::int64_t stride, bool asks)
     : chains_(units.chains), begin_(work.begin - static_cast<std::int64_t>((units.units - 1) * units.group)), end_(work.end), stride_(stride),
-      words_(units.words_alone(unit, work.adds)) {
-  std::vector<std::int64_t> state(units.words), goes(chains_), needed(chains_), gaps(units.most_gaps());
+      words_(units.words_alone(unit, work.adds, asks)), asks_(asks), most_memory_(units.chains * units.stations, -kFar) {
+  std::vector<std::int64_t> state(units.words), goes(chains_), needed(chains_), gaps(units.most_gaps()), memory_gaps(most_memory_.size(), -kFar);
+  const FollowedUnits::Alone alone{goes.data(), needed.data(), gaps.data(), asks ? nullptr : memory_gaps.data()};
   const auto round = [&](std::int64_t place) {
-    const std::int64_t* const last = units.pass_alone(unit, work.begin, lengths.at(place), state.data(), goes.data(), needed.data(), gaps.data());
+    const std::int64_t* const last = units.pass_alone(unit, work.begin, lengths.at(place), state.data(), alone);
     return static_cast<std::size_t>(last - gaps.data());
   };
   const auto rounds = static_cast<std::size_t>(end_ - begin_);
@@ -35,11 +36,11 @@ Reference::Reference(const FollowedUnits& units, const Lengths& lengths, std::si
   needed_.reserve(rounds * chains_);
   goes_.reserve(rounds * chains_);
   for (std::int64_t place = begin_ - kWarmUp * stride; place < begin_; ++place) round(place);
-  for (std::int64_t place = begin_; place <= end_; ++place) {
+  for (std::int64_t place = begin_; place <= end_ && fits_; ++place) {
     if ((place - begin_) % stride == 0)
       for (const std::size_t word : words_) states_.push_back(state[word]);
     if (place == end_) break;
-    note(gaps.data(), round(place));
+    note(gaps.data(), round(place), memory_gaps);
     keep(needed, goes, lengths.at(place));
   }
 }
@@ -58,7 +59,7 @@ void Reference::keep(const std::vector<std::int64_t>& needed, const std::vector<
   }
 }
 
-void Reference::note(const std::int64_t* gaps, std::size_t count) {
+void Reference::note(const std::int64_t* gaps, std::size_t count, const std::vector<std::int64_t>& memory_gaps) {
   if (least_.empty()) {
     least_.assign(gaps, gaps + count);
     most_ = least_;
@@ -67,16 +68,32 @@ void Reference::note(const std::int64_t* gaps, std::size_t count) {
     least_[i] = std::min(least_[i], gaps[i]);
     most_[i] = std::max(most_[i], gaps[i]);
   }
+  for (std::size_t i = 0; i < memory_gaps.size(); ++i) most_memory_[i] = std::max(most_memory_[i], memory_gaps[i]);
+  fits_ = fits_ && std::ranges::all_of(most_memory_, [](std::int64_t most) { return most <= 0; });
 }
 
-Lags::Lags(const Reference& sends, const Reference& needs, std::size_t chains) : chains_(chains), begin_(std::max(sends.begin(), needs.begin())) {
+Lags::Lags(const Reference& sends, const Reference& needs, std::size_t chains, std::int64_t phases)
+    : chains_(chains), phases_(phases), begin_(std::max(sends.begin(), needs.begin())) {
   const std::int64_t end = std::min(sends.end(), needs.end());
   if (end <= begin_) return;
   most_.assign((block(end - 1) + 1) * chains, -kFar);
+  by_phase_.assign(most_.size() * static_cast<std::size_t>(phases), -kFar);
   for (std::int64_t place = begin_; place < end; ++place) {
     std::int64_t* const most = most_.data() + block(place) * chains;
-    for (std::size_t c = 0; c < chains; ++c) most[c] = std::max(most[c], sends.goes(place, c) - needs.needed(place, c));
+    std::int64_t* const by_phase = by_phase_.data() + (block(place) * static_cast<std::size_t>(phases) + phase(place)) * chains;
+    for (std::size_t c = 0; c < chains; ++c) {
+      const std::int64_t lag = sends.goes(place, c) - needs.needed(place, c);
+      most[c] = std::max(most[c], lag);
+      by_phase[c] = std::max(by_phase[c], lag);
+    }
   }
+}
+
+bool Lags::in_block(std::int64_t place, const std::vector<std::int64_t>& most) const {
+  const std::int64_t* const lags = by_phase_.data() + block(place) * most.size();
+  bool early = true;
+  for (std::size_t i = 0; i < most.size(); ++i) early &= lags[i] <= most[i];
+  return early;
 }
 
 std::int64_t Lags::most(std::int64_t place, std::int64_t last, std::size_t chain) const {

@@ -40,7 +40,8 @@ struct Work {
 class Reference {
  public:
   // unit: one that it stands for. Units are at places from that of the last one at the begin of the work to that of the first one at its end.
-  Reference(const FollowedUnits& units, const Lengths& lengths, std::size_t unit, const Work& work, std::int64_t stride);
+  // asks: whether stations may wait for memories; if not it is to be seen whether they do.
+  Reference(const FollowedUnits& units, const Lengths& lengths, std::size_t unit, const Work& work, std::int64_t stride, bool asks);
 
   // Places of its first round, and behind the last.
   [[nodiscard]] std::int64_t begin() const { return begin_; }
@@ -54,8 +55,10 @@ class Reference {
   // By chain: until when a message is not waited for at a place, and when it comes to the next unit.
   [[nodiscard]] std::int64_t needed(std::int64_t place, std::size_t chain) const { return at(place) + needed_[row(place) + chain]; }
   [[nodiscard]] std::int64_t goes(std::int64_t place, std::size_t chain) const { return at(place) + goes_[row(place) + chain]; }
-  // Whether the times of a place lie close enough together to be kept.
+  // Whether the times of a place lie close enough together to be kept, and nobody waits for a memory that is not asked for.
   [[nodiscard]] bool fits() const { return fits_; }
+  // Whether stations may wait for memories, or it is known that nobody does.
+  [[nodiscard]] bool asks() const { return asks_; }
 
   [[nodiscard]] std::size_t bytes() const { return (states_.size() + at_.size() + (needed_.size() + goes_.size()) / 2) * sizeof(std::int64_t); }
 
@@ -64,41 +67,48 @@ class Reference {
     const std::int64_t least = least_[maximum], most = most_[maximum];
     return offset == 0 || (least >= 0 && least + offset >= 0) || (most <= 0 && most + offset <= 0);
   }
+  // Whether nobody waits for a memory that is not asked for, where its gap differs by so much.
+  [[nodiscard]] bool keeps_memory(std::size_t station, std::int64_t offset) const { return most_memory_[station] + offset <= 0; }
 
  private:
   [[nodiscard]] std::size_t row(std::int64_t place) const { return static_cast<std::size_t>(place - begin_) * chains_; }
   [[nodiscard]] std::int64_t at(std::int64_t place) const { return at_[static_cast<std::size_t>(place - begin_)]; }
-  void note(const std::int64_t* gaps, std::size_t count);
+  void note(const std::int64_t* gaps, std::size_t count, const std::vector<std::int64_t>& memory_gaps);
   void keep(const std::vector<std::int64_t>& needed, const std::vector<std::int64_t>& goes, const std::uint8_t* size);
 
   std::size_t chains_;
   std::int64_t begin_, end_, stride_;
   std::vector<std::size_t> words_;
-  bool fits_ = true;
+  bool asks_, fits_ = true;
   std::vector<std::int64_t> states_, at_;    // at_: a time of each place
   std::vector<std::int32_t> needed_, goes_;  // after that
-  std::vector<std::int64_t> least_, most_;  // gap of each maximum
+  std::vector<std::int64_t> least_, most_, most_memory_;  // gap of each maximum
 };
 
-// How much later at most than it is needed a message comes, where sender and receiver follow references, by blocks of places.
+// How much later at most than it is needed a message comes, where sender and receiver follow references: by blocks of places, and in them by phases,
+// every so many-th place.
 class Lags {
  public:
   static constexpr std::int64_t kBlock = 256;
 
-  Lags(const Reference& sends, const Reference& needs, std::size_t chains);
+  Lags(const Reference& sends, const Reference& needs, std::size_t chains, std::int64_t phases);
 
   // Over the blocks of two places, and all between.
   [[nodiscard]] std::int64_t most(std::int64_t place, std::int64_t last, std::size_t chain) const;
-  // Of the block of a place.
-  [[nodiscard]] std::int64_t in_block(std::int64_t place, std::size_t chain) const { return most_[block(place) * chains_ + chain]; }
+  // Whether the lags of a place's block are below these, [phases][chains].
+  [[nodiscard]] bool in_block(std::int64_t place, const std::vector<std::int64_t>& most) const;
+  [[nodiscard]] std::size_t phase(std::int64_t place) const {
+    const std::int64_t after = (place - begin_) % phases_;
+    return static_cast<std::size_t>(after < 0 ? after + phases_ : after);
+  }
   [[nodiscard]] std::int64_t block_end(std::int64_t place) const { return begin_ + static_cast<std::int64_t>(block(place) + 1) * kBlock; }
 
  private:
   [[nodiscard]] std::size_t block(std::int64_t place) const { return static_cast<std::size_t>((place - begin_) / kBlock); }
 
   std::size_t chains_;
-  std::int64_t begin_;
-  std::vector<std::int64_t> most_;
+  std::int64_t phases_, begin_;
+  std::vector<std::int64_t> most_, by_phase_;
 };
 
 }  // namespace ccl_lab::sim

@@ -44,6 +44,7 @@ class Sent {
 
   [[nodiscard]] const std::vector<Piece>& pieces() const { return pieces_; }
   [[nodiscard]] std::size_t size() const { return values_.size(); }
+  [[nodiscard]] std::int64_t end() const { return end_; }  // the place that comes next
 
   [[nodiscard]] std::int64_t comes(const Piece& piece, std::int64_t place, std::size_t chain) const {
     const std::int64_t row = place - piece.begin;
@@ -51,11 +52,9 @@ class Sent {
     return piece.reference ? piece.reference->goes(place, chain) + value(row % piece.period) : value(row);
   }
 
-  // The latest of a piece's offsets.
-  [[nodiscard]] std::int64_t latest(const Piece& piece, std::size_t chain) const {
-    std::int64_t found = values_[piece.first + chain];
-    for (std::int64_t row = 1; row < piece.period; ++row) found = std::max(found, values_[piece.first + static_cast<std::size_t>(row) * chains_ + chain]);
-    return found;
+  // Of a row of a piece's offsets.
+  [[nodiscard]] std::int64_t offset(const Piece& piece, std::int64_t row, std::size_t chain) const {
+    return values_[piece.first + static_cast<std::size_t>(row) * chains_ + chain];
   }
 
   bool operator==(const Sent&) const = default;
