@@ -116,7 +116,8 @@ class Outline:
     is made of rings; `node_phase(owners)` a Schedule of one node, where the ranks of these local indices take part in rings: what happens
     inside it before they begin; `chains` where it is made of chains, `pairs` where every rank puts to every other one,
     `rails` where blocks meet inside nodes first; `paired` where, on one channel, rank r exchanges a block with r xor 1, r xor 2, …;
-    `meetings` where lanes meet the nodes that lost NICs; `trees` where it is two trees over nodes.
+    `meetings` where lanes meet the nodes that lost NICs; `trees` where it is two trees over nodes; `swaps` where partners swap many
+    blocks at every step, and all nodes do so alike.
     """
 
     collective: str
@@ -138,6 +139,7 @@ class Outline:
     paired: bool = False
     meetings: Meetings | None = None
     trees: NodeTrees | None = None
+    swaps: bool = False
 
     @cached_property
     def _unrolled(self) -> Schedule:

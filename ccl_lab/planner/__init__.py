@@ -90,8 +90,9 @@ def outline(collective: str, topology: Topology | int, nbytes: Size = "1MiB", *,
     rails = found.rails(problem) if found.rails else None
     paired = found.paired is not None and found.paired(problem)
     meetings = found.meetings(problem) if found.meetings else None
+    swaps = found.swaps is not None and found.swaps(problem)
     return Outline(collective, chosen, problem.n, problem.in_place, problem.nbytes, dtype, redop, why, emit, about, told, loops,
-                   node_phase, chains, pairs, rails, paired, meetings, found.trees(problem) if found.trees else None)
+                   node_phase, chains, pairs, rails, paired, meetings, found.trees(problem) if found.trees else None, swaps)
 
 
 def _check_fits(problem: Problem, algorithm: str) -> None:

@@ -111,6 +111,8 @@ def _long(problem: Problem, candidate: Candidate, outlined: bool) -> bool:
         return False
     if algorithm.paired and _in_step(problem):
         return False
+    if algorithm.swaps and algorithm.swaps(problem):
+        return False
     if algorithm.rails and not problem.topology.tiers_add_latency and algorithm.rails(problem) is not None:
         return False
     if algorithm.meetings and (meetings := algorithm.meetings(problem)) is not None and not meetings.misfit and not (
