@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import UsageError, suggest
-from ..ir import Builder, Chains, Meetings, NodeTrees, Pairs, Rails, RingLoops, Schedule
+from ..ir import Builder, Chains, Meetings, NodeTrees, Paired, Pairs, Rails, RingLoops, Schedule
 from . import (
     all_gather_bruck,
     all_gather_direct,
@@ -93,7 +93,7 @@ class Algorithm(NamedTuple):
     chains: Callable[[Problem], Chains] | None = None
     pairs: Callable[[Problem], Pairs | None] | None = None
     rails: Callable[[Problem], Rails | None] | None = None
-    paired: Callable[[Problem], bool] | None = None
+    paired: Callable[[Problem], Paired | None] | None = None
     meetings: Callable[[Problem], Meetings | None] | None = None
     trees: Callable[[Problem], NodeTrees | None] | None = None
     swaps: Callable[[Problem], bool] | None = None
@@ -101,7 +101,7 @@ class Algorithm(NamedTuple):
 
 _ALL_TO_ALL = {
     "direct": Algorithm(all_to_all_direct.direct, formulas.all_to_all_direct, pairs=all_to_all_direct.pairs),
-    "paired": Algorithm(all_to_all_paired.paired, formulas.all_to_all_paired, paired=all_to_all_paired.in_step),
+    "paired": Algorithm(all_to_all_paired.paired, formulas.all_to_all_paired, paired=all_to_all_paired.exchanges),
     "hierarchical": Algorithm(all_to_all_hierarchical.hierarchical, formulas.all_to_all_hierarchical, nodes_of_equal_size,
                               rails=all_to_all_hierarchical.rails),
     "one_pass": Algorithm(all_to_all_one_pass.one_pass, formulas_mapped.all_to_all_one_pass, unshared),

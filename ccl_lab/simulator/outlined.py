@@ -84,9 +84,9 @@ def finish_times(outline: Outline, topology: Topology, nbytes: Size | None = Non
         except Inapplicable:
             if outline.told_about > (_MOST_FLOW if kind in ("meetings", "trees") else _MOST_TOLD):  # told as they happen
                 raise
-    if outline.paired:
+    if outline.paired is not None:
         try:
-            found, counts = paired_finish(outline.in_place, topology, outline.count_of(size, dtype), itemsize, late_ps, alpha_ps, changes,
+            found, counts = paired_finish(outline.paired, topology, outline.count_of(size, dtype), itemsize, late_ps, alpha_ps, changes,
                                           merge=merge)
             return found, {"as": "exchanges", **counts}
         except Inapplicable:
