@@ -79,7 +79,7 @@ int simulate_rails(const nb::dict& columns) {
   const ccl_lab::sim::RailsInput in{
       .nodes = c.number("nodes"), .units = c.number("units"), .group = c.number("group"), .nics = c.number("nics"), .puts = c.number("puts"),
       .classes = c.number("classes"), .alpha_ps = c.number("alpha_ps"), .nic = c.get<I32>("nic"), .map_of = c.get<I32>("map_of"),
-      .bytes = c.get<I64>("bytes"), .near_bytes = c.number("near_bytes"),
+      .bytes = c.get<I64>("bytes"), .channel = c.number("channel"), .near_bytes = c.get<I64>("near_bytes"),
       .tx_bytes_per_s = c.get<I64>("tx_bytes_per_s"), .tx_latency_ps = c.get<I64>("tx_latency_ps"),
       .rx_bytes_per_s = c.get<I64>("rx_bytes_per_s"), .rx_latency_ps = c.get<I64>("rx_latency_ps"),
       .near_tx_bytes_per_s = c.get<I64>("near_tx_bytes_per_s"), .near_tx_latency_ps = c.get<I64>("near_tx_latency_ps"),

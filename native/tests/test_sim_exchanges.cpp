@@ -72,9 +72,9 @@ struct Rates {
 
 // Columns of a draw. Nodes come again after `units`; those of a class are alike inside.
 struct RailsDraw {
-  std::int64_t nodes, units, group, nics, puts, classes, alpha, near_bytes;
+  std::int64_t nodes, units, group, nics, puts, classes, alpha, channel;
   I32s nic, map_of, class_of, tx_link, rx_link;
-  I64s bytes, tx_rate, tx_latency, rx_rate, rx_latency, near_tx, near_tx_latency, near_rx, near_rx_latency, near_late, late;
+  I64s bytes, near_bytes, tx_rate, tx_latency, rx_rate, rx_latency, near_tx, near_tx_latency, near_rx, near_rx_latency, near_late, late;
   Rates changes;
   std::int32_t links = 0;
 
@@ -84,7 +84,8 @@ struct RailsDraw {
     nodes = std::max<std::int64_t>(2, units * (draw.one_in(3) ? 2 : 1));
     units = nodes % units == 0 ? units : nodes;
     group = draw(1, 4), nics = draw(1, 4), puts = draw(1, 3), classes = draw(1, std::min<std::int64_t>(units, 3));
-    alpha = draw(0, 1) * draw(0, 900'000), near_bytes = draw(0, 1'000'000);
+    alpha = draw(0, 1) * draw(0, 900'000), near_bytes = draw.column(draw.one_in(2) ? 1 : 3, 0, 1'000'000);
+    channel = draw(0, std::ssize(near_bytes) - 1);
     const auto maps = many ? 1 + draw.one_in(2) : draw(1, 3);
     for (std::int64_t map = 0; map < maps; ++map)
       for (std::int64_t l = 0; l < group; ++l)
@@ -131,7 +132,7 @@ struct RailsDraw {
   [[nodiscard]] RailsInput input(Target target) const {
     RailsInput in;
     in.nodes = nodes, in.units = units, in.group = group, in.nics = nics, in.puts = puts, in.classes = classes, in.alpha_ps = alpha;
-    in.nic = nic, in.map_of = map_of, in.bytes = bytes, in.near_bytes = near_bytes, in.class_of = class_of, in.late_ps = late;
+    in.nic = nic, in.map_of = map_of, in.bytes = bytes, in.channel = channel, in.near_bytes = near_bytes, in.class_of = class_of, in.late_ps = late;
     in.tx_bytes_per_s = tx_rate, in.tx_latency_ps = tx_latency, in.rx_bytes_per_s = rx_rate, in.rx_latency_ps = rx_latency;
     in.near_tx_bytes_per_s = near_tx, in.near_tx_latency_ps = near_tx_latency, in.near_rx_bytes_per_s = near_rx;
     in.near_rx_latency_ps = near_rx_latency, in.near_late_ps = near_late, in.tx_link = tx_link, in.rx_link = rx_link, in.links = links;
@@ -170,11 +171,14 @@ class RailsLoop {
   void inside() {
     for (std::size_t node = 0; node < n_; ++node) {
       for (std::size_t distance = 1; distance < group_; ++distance) {
-        for (std::size_t l = 0; l < group_; ++l) {
+        for (std::size_t i = 0; i < d_.near_bytes.size() * group_; ++i) {
+          const std::size_t channel = i / group_, l = i % group_;
+          const std::int64_t nbytes = d_.near_bytes[channel];
           const std::size_t from = node * group_ + l, to = node * group_ + (l + distance) % group_;
           const std::int64_t start = std::max({d_.near_late[near(from)], d_.near_late[near(to)], near_tx_[from], near_rx_[to]});
-          near_tx_[from] = start + held(d_.near_bytes) + duration_ps(d_.near_bytes, d_.near_tx[near(from)]);
-          near_rx_[to] = start + held(d_.near_bytes) + duration_ps(d_.near_bytes, d_.near_rx[near(to)]);
+          near_tx_[from] = start + held(nbytes) + duration_ps(nbytes, d_.near_tx[near(from)]);
+          near_rx_[to] = start + held(nbytes) + duration_ps(nbytes, d_.near_rx[near(to)]);
+          if (channel != static_cast<std::size_t>(d_.channel)) continue;
           const std::int64_t leaves = std::max(near_tx_[from], near_rx_[to]);
           seen[to] = std::max(seen[to], leaves + d_.near_tx_latency[near(from)] + d_.near_rx_latency[near(to)]);
           near_left[from] = std::max(near_left[from], leaves);
