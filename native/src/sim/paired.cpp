@@ -48,13 +48,21 @@ struct Channel {
 };
 constexpr std::size_t kMemory = 0, kLeft = 1;  // columns of a rank: when its memory is free, and when its puts had left
 
+// Where everything is for `channels` channels on `nics` NICs: what changes comes first.
+constexpr Channel channel_at(std::size_t c, std::size_t nic, std::size_t channels, std::size_t nics) {
+  const std::size_t side = 2 + channels + 2 * nic, takes = 2 + channels + 2 * nics + 5 * c;
+  return {2 + c, side, side + 1, takes, takes + 1, takes + 2, takes + 3, takes + 4};
+}
+constexpr Channel kOnly = channel_at(0, 0, 1, 1);
+
 enum class Copies : std::uint8_t { none, alone, in_turns };  // in place: in a memory that other channels copy in, or not
 
 // Sixteen steps between two tiles: rank (l, h) of one and rank (l xor x, h) of the other, as it was brought in.
-template <Copies kCopies>
+template <Copies kCopies, bool kOne>
 [[gnu::always_inline]] inline void meet(std::span<const Channel> channels, Row* p, Row* q) {
   for (std::size_t x = 0; x < kRows; ++x) {
-    for (const Channel c : channels) {  // a copy, which no number of a tile can overlap
+    for (std::size_t i = 0; i < (kOne ? 1 : channels.size()); ++i) {
+      const Channel c = kOne ? kOnly : channels[i];  // a copy, which no number of a tile can overlap
       for (std::size_t l = 0; l < kRows; ++l) {
         const std::size_t m = l ^ x;
         const auto mine = [&](std::size_t column) -> Row& { return p[column * kRows + l]; };
@@ -93,22 +101,25 @@ template <Copies kCopies>
   }
 }
 
-CCL_FOR_TARGETS(meet, (std::span<const Channel> channels, Row* one, Row* other), meet<Copies::none>(channels, one, other))
-CCL_FOR_TARGETS(meet_in_place, (std::span<const Channel> channels, Row* one, Row* other), meet<Copies::alone>(channels, one, other))
-CCL_FOR_TARGETS(meet_in_turns, (std::span<const Channel> channels, Row* one, Row* other), meet<Copies::in_turns>(channels, one, other))
+CCL_FOR_TARGETS(meet_alone, (std::span<const Channel> channels, Row* one, Row* other), (meet<Copies::none, true>(channels, one, other)))
+CCL_FOR_TARGETS(meet_in_place, (std::span<const Channel> channels, Row* one, Row* other), (meet<Copies::alone, true>(channels, one, other)))
+CCL_FOR_TARGETS(meet_on_all, (std::span<const Channel> channels, Row* one, Row* other), (meet<Copies::none, false>(channels, one, other)))
+CCL_FOR_TARGETS(meet_in_turns, (std::span<const Channel> channels, Row* one, Row* other), (meet<Copies::in_turns, false>(channels, one, other)))
+
+decltype(&meet_alone_base) meeting(const PairedInput& in) {
+  if (in.nic.size() == 1) return in.in_place ? meet_in_place_for(in.target) : meet_alone_for(in.target);
+  return in.in_place ? meet_in_turns_for(in.target) : meet_on_all_for(in.target);
+}
 
 class Paired {
  public:
   explicit Paired(const PairedInput& in)
       : in_(in), n_(static_cast<std::size_t>(in.ranks)), group_(static_cast<std::size_t>(in.group)), tiles_((n_ + kTile - 1) / kTile),
         changes_(in.changes, static_cast<std::size_t>(std::max<std::int64_t>(in.links, 0))), near_tx_(in.late_ps.begin(), in.late_ps.end()),
-        near_rx_(near_tx_), odd_(tiles_, false), meet_(!in.in_place ? meet_for(in.target) : in.nic.size() > 1 ? meet_in_turns_for(in.target) : meet_in_place_for(in.target)) {
+        near_rx_(near_tx_), odd_(tiles_, false), meet_(meeting(in)) {
     const std::size_t channels = in.nic.size(), nics = static_cast<std::size_t>(std::ranges::max(in.nic)) + 1;
     moving_ = 2 + channels + 2 * nics;
-    for (std::size_t c = 0; c < channels; ++c) {
-      const std::size_t nic = 2 + channels + 2 * static_cast<std::size_t>(in.nic[c]), takes = moving_ + 5 * c;
-      channels_.push_back({2 + c, nic, nic + 1, takes, takes + 1, takes + 2, takes + 3, takes + 4});
-    }
+    for (std::size_t c = 0; c < channels; ++c) channels_.push_back(channel_at(c, static_cast<std::size_t>(in.nic[c]), channels, nics));
     columns_ = moving_ + 5 * channels;
     rows_.resize(tiles_ * columns_ * kRows);
     visitor_.resize(columns_ * kRows);
@@ -265,7 +276,7 @@ class Paired {
   std::vector<Channel> channels_;
   std::vector<Row> rows_, visitor_;  // tile by tile [columns][kRows]
   std::vector<bool> odd_;            // by tile: a rate of it changes
-  decltype(&meet_base) meet_;
+  decltype(&meet_alone_base) meet_;
 };
 
 }  // namespace
