@@ -21,7 +21,7 @@ from .builder import Builder
 from .chains import Chains
 from .meetings import Meetings
 from .node_trees import NodeTrees
-from .pairs import Pairs
+from .pairs import Paired, Pairs
 from .rails import Rails
 from .schedule import Schedule
 
@@ -115,8 +115,9 @@ class Outline:
     factor; `told_about`: as many of them as are told, if what comes several times is told once (Builder.repeat). `loops` where the schedule
     is made of rings; `node_phase(owners)` a Schedule of one node, where the ranks of these local indices take part in rings: what happens
     inside it before they begin; `chains` where it is made of chains, `pairs` where every rank puts to every other one,
-    `rails` where blocks meet inside nodes first; `paired` where, on one channel, rank r exchanges a block with r xor 1, r xor 2, …;
-    `meetings` where lanes meet the nodes that lost NICs; `trees` where it is two trees over nodes.
+    `rails` where blocks meet inside nodes first; `paired` where rank r exchanges a block with r xor 1, r xor 2, …;
+    `meetings` where lanes meet the nodes that lost NICs; `trees` where it is two trees over nodes; `swaps` where partners swap many
+    blocks at every step, and all nodes do so alike.
     """
 
     collective: str
@@ -135,9 +136,10 @@ class Outline:
     chains: Chains | None = None
     pairs: Pairs | None = None
     rails: Rails | None = None
-    paired: bool = False
+    paired: Paired | None = None
     meetings: Meetings | None = None
     trees: NodeTrees | None = None
+    swaps: bool = False
 
     @cached_property
     def _unrolled(self) -> Schedule:

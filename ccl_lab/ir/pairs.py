@@ -28,5 +28,24 @@ class Pairs:
 
     def part_bytes(self, count: int, itemsize: int) -> np.ndarray:
         """Bytes of each channel's part of a block of `count` elements: int64[channels]."""
-        begin = np.arange(self.channels + 1, dtype=np.int64) * count // self.channels
-        return np.diff(begin) * itemsize
+        return part_bytes(self.channels, count, itemsize)
+
+
+@dataclass(frozen=True)
+class Paired:
+    """In step s = 1, 2, … rank r and rank r xor s put a part of a block to each other, on each channel its own part, and wait for it.
+
+    in_place: what came is copied, once what was put has left; else a rank copies its own part before step 1.
+    """
+
+    channels: int
+    in_place: bool
+
+    def part_bytes(self, count: int, itemsize: int) -> np.ndarray:
+        """Bytes of each channel's part of a block of `count` elements: int64[channels]."""
+        return part_bytes(self.channels, count, itemsize)
+
+
+def part_bytes(channels: int, count: int, itemsize: int) -> np.ndarray:
+    """Bytes of each channel's part of a block of `count` elements: int64[channels]."""
+    return np.diff(np.arange(channels + 1, dtype=np.int64) * count // channels) * itemsize

@@ -88,10 +88,11 @@ def outline(collective: str, topology: Topology | int, nbytes: Size = "1MiB", *,
     chains = found.chains(problem) if found.chains else None
     pairs = found.pairs(problem) if found.pairs else None
     rails = found.rails(problem) if found.rails else None
-    paired = found.paired is not None and found.paired(problem)
+    paired = found.paired(problem) if found.paired else None
     meetings = found.meetings(problem) if found.meetings else None
+    swaps = found.swaps is not None and found.swaps(problem)
     return Outline(collective, chosen, problem.n, problem.in_place, problem.nbytes, dtype, redop, why, emit, about, told, loops,
-                   node_phase, chains, pairs, rails, paired, meetings, found.trees(problem) if found.trees else None)
+                   node_phase, chains, pairs, rails, paired, meetings, found.trees(problem) if found.trees else None, swaps)
 
 
 def _check_fits(problem: Problem, algorithm: str) -> None:

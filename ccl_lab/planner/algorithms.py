@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import UsageError, suggest
-from ..ir import Builder, Chains, Meetings, NodeTrees, Pairs, Rails, RingLoops, Schedule
+from ..ir import Builder, Chains, Meetings, NodeTrees, Paired, Pairs, Rails, RingLoops, Schedule
 from . import (
     all_gather_bruck,
     all_gather_direct,
@@ -52,6 +52,7 @@ from . import (
     reduce_scatter_one_pass,
     reduce_scatter_recursive_halving,
     reduce_scatter_ring,
+    runs,
     scatter,
     send_recv_direct,
     send_recv_one_pass,
@@ -80,7 +81,8 @@ class Algorithm(NamedTuple):
 
     Of algorithms on rings also `loops(problem)`, what they repeat, and `node_phase(problem)`, what comes before it in each node (Outline);
     of those on chains `chains(problem)`, of direct ones `pairs(problem)`, of those along rails `rails(problem)`, of
-    exchanges `paired(problem)`, of those that meet a node that lost a NIC `meetings(problem)`, of two trees `trees(problem)`.
+    exchanges `paired(problem)`, of those that meet a node that lost a NIC `meetings(problem)`, of two trees `trees(problem)`, of those that
+    swap many blocks at a time `swaps(problem)`.
     """
 
     build: Callable[[Problem], Builder]
@@ -91,14 +93,15 @@ class Algorithm(NamedTuple):
     chains: Callable[[Problem], Chains] | None = None
     pairs: Callable[[Problem], Pairs | None] | None = None
     rails: Callable[[Problem], Rails | None] | None = None
-    paired: Callable[[Problem], bool] | None = None
+    paired: Callable[[Problem], Paired | None] | None = None
     meetings: Callable[[Problem], Meetings | None] | None = None
     trees: Callable[[Problem], NodeTrees | None] | None = None
+    swaps: Callable[[Problem], bool] | None = None
 
 
 _ALL_TO_ALL = {
     "direct": Algorithm(all_to_all_direct.direct, formulas.all_to_all_direct, pairs=all_to_all_direct.pairs),
-    "paired": Algorithm(all_to_all_paired.paired, formulas.all_to_all_paired, paired=all_to_all_paired.in_step),
+    "paired": Algorithm(all_to_all_paired.paired, formulas.all_to_all_paired, paired=all_to_all_paired.exchanges),
     "hierarchical": Algorithm(all_to_all_hierarchical.hierarchical, formulas.all_to_all_hierarchical, nodes_of_equal_size,
                               rails=all_to_all_hierarchical.rails),
     "one_pass": Algorithm(all_to_all_one_pass.one_pass, formulas_mapped.all_to_all_one_pass, unshared),
@@ -141,7 +144,8 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
     },
     "all_gather": {
         "ring": Algorithm(all_gather_ring.ring, formulas.all_gather_ring, loops=all_gather_ring.loops),
-        "recursive_doubling": Algorithm(all_gather_recursive_doubling.recursive_doubling, formulas.all_gather_recursive_doubling),
+        "recursive_doubling": Algorithm(all_gather_recursive_doubling.recursive_doubling, formulas.all_gather_recursive_doubling,
+                                        swaps=runs.swaps),
         "bruck": Algorithm(all_gather_bruck.bruck, formulas.all_gather_bruck),
         "direct": Algorithm(all_gather_direct.direct, formulas.all_gather_direct, pairs=all_gather_direct.pairs),
         "one_pass": Algorithm(all_gather_one_pass.one_pass, formulas_mapped.all_gather_one_pass, unshared),
@@ -149,7 +153,8 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
     },
     "reduce_scatter": {
         "ring": Algorithm(reduce_scatter_ring.ring, formulas.reduce_scatter_ring, loops=reduce_scatter_ring.loops),
-        "recursive_halving": Algorithm(reduce_scatter_recursive_halving.recursive_halving, formulas.reduce_scatter_recursive_halving),
+        "recursive_halving": Algorithm(reduce_scatter_recursive_halving.recursive_halving, formulas.reduce_scatter_recursive_halving,
+                                       swaps=runs.swaps),
         "direct": Algorithm(reduce_scatter_direct.direct, formulas.reduce_scatter_direct, pairs=reduce_scatter_direct.pairs),
         "one_pass": Algorithm(reduce_scatter_one_pass.one_pass, formulas_mapped.reduce_scatter_one_pass, unshared),
         "balance": Algorithm(balance.reduce_scatter, balance.reduce_scatter_cost, loops=balance.reduce_scatter_loops),

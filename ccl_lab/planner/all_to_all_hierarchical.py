@@ -45,16 +45,18 @@ def hierarchical(problem: Problem) -> Builder:
 
 
 def rails(problem: Problem) -> Rails | None:
-    """What `hierarchical` repeats; None on one node, where ranks have several channels, and of all_to_allv."""
+    """What `hierarchical` repeats; None on one node, and of all_to_allv."""
     grid = problem.grid
     if grid is None or len(grid) == 1 or problem.counts is not None:
         return None
     group = grid.shape[1]
-    if problem.slices(problem.nics_per_rank, problem.block_bytes * group) > 1:
-        return None
+    channels = problem.slices(problem.nics_per_rank, problem.block_bytes * group)
     local = np.arange(group)
-    runs = np.stack([np.ones(group, np.int64), *(count for _, count in _runs(_Grid(grid, 1), local))], axis=1)
-    return Rails(grid, np.where(runs > 0, runs, -1), problem.in_place)
+    runs = [np.ones(group, np.int64), *(count for _, count in _runs(_Grid(grid, 1), local))]
+    if channels > 1:  # block by block (runs.py)
+        runs = [(count > i).astype(np.int64) for count in runs for i in range(int(count.max()))]
+    blocks = np.stack(runs, axis=1)
+    return Rails(grid, np.where(blocks > 0, blocks, -1), problem.in_place, channels)
 
 
 class _Grid:

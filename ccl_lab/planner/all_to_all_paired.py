@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..ir import Builder
+from ..ir import Builder, Paired
 from .all_to_all_direct import exchange_builder, keep_own, receive, send
 from .problem import Problem
 
@@ -29,10 +29,12 @@ def paired(problem: Problem) -> Builder:
     return b
 
 
-def in_step(problem: Problem) -> bool:
-    """Whether all ranks exchange a block with one other in every step, on one channel."""
+def exchanges(problem: Problem) -> Paired | None:
+    """What `paired` repeats; None unless all ranks exchange a block with one other in every step, and of all_to_allv."""
     n = problem.n
-    return n & (n - 1) == 0 and problem.counts is None and problem.slices(problem.nics_per_rank, problem.block_bytes) == 1
+    if n & (n - 1) or problem.counts is not None:
+        return None
+    return Paired(problem.slices(problem.nics_per_rank, problem.block_bytes), problem.in_place)
 
 
 def rounds(n: int) -> range:

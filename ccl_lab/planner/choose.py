@@ -111,6 +111,8 @@ def _long(problem: Problem, candidate: Candidate, outlined: bool) -> bool:
         return False
     if algorithm.paired and _in_step(problem):
         return False
+    if algorithm.swaps and algorithm.swaps(problem):
+        return False
     if algorithm.rails and not problem.topology.tiers_add_latency and algorithm.rails(problem) is not None:
         return False
     if algorithm.meetings and (meetings := algorithm.meetings(problem)) is not None and not meetings.misfit and not (
@@ -134,7 +136,7 @@ def _in_step(problem: Problem) -> bool:
     topology, algorithm = problem.topology, ALGORITHMS[problem.collective]["paired"]
     own = topology.nics_per_node >= topology.gpus_per_node and bool(np.all(topology.nic_bytes_per_s > 0))
     even = problem.n == topology.gpus_per_node * topology.n_nodes
-    return own and even and not topology.tiers_add_latency and algorithm.paired is not None and algorithm.paired(problem)
+    return own and even and not topology.tiers_add_latency and algorithm.paired is not None and algorithm.paired(problem) is not None
 
 
 # Partners swap all they hold, in blocks that lie apart: as many puts in a row as there are blocks.

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..ir import Builder, Ref
+from ..topo import lane_nics
+from .problem import Problem
 
 
 class Everyone(NamedTuple):
@@ -81,3 +83,9 @@ def wait_times(b: Builder, rank: np.ndarray, peer: Any, total: np.ndarray, chann
     rows = np.flatnonzero(total)
     if len(rows):
         b.wait(rank=rank[rows], peer=np.broadcast_to(peer, rank.shape)[rows], channel=channel[rows], count=total[rows])
+
+
+def swaps(problem: Problem) -> bool:
+    """Whether partners that swap runs block by block do so in step: a power of two of ranks, whose nodes use their NICs alike."""
+    channels = problem.slices(problem.nics_per_rank, problem.block_bytes)
+    return problem.n & (problem.n - 1) == 0 and lane_nics(problem.topology, channels) is not None

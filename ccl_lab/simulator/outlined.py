@@ -8,6 +8,7 @@
     exchanges             paired.py      two ranks exchange a block, step by step
     meetings              meetings.py    lanes of healthy nodes meet those that lost NICs
     trees                 trees.py       two trees over nodes, with chains inside them
+    swaps                 swaps.py       partners swap many blocks, all nodes alike
     steps, in step        in_step.py     partners exchange, all ranks at the same time
     anything else         flow.py        ops are timed while they are planned
 
@@ -39,6 +40,7 @@ from .paired import paired_finish
 from .pairs import pair_finish
 from .rails import rail_finish
 from .summary import Summary
+from .swaps import swap_finish
 from .trees import tree_finish
 
 
@@ -82,11 +84,18 @@ def finish_times(outline: Outline, topology: Topology, nbytes: Size | None = Non
         except Inapplicable:
             if outline.told_about > (_MOST_FLOW if kind in ("meetings", "trees") else _MOST_TOLD):  # told as they happen
                 raise
-    if outline.paired:
+    if outline.paired is not None:
         try:
-            found, counts = paired_finish(outline.in_place, topology, outline.count_of(size, dtype), itemsize, late_ps, alpha_ps, changes,
+            found, counts = paired_finish(outline.paired, topology, outline.count_of(size, dtype), itemsize, late_ps, alpha_ps, changes,
                                           merge=merge)
             return found, {"as": "exchanges", **counts}
+        except Inapplicable:
+            if outline.told_about > _MOST_TOLD:
+                raise
+    if outline.swaps:
+        try:
+            found, counts = swap_finish(outline, topology, outline.count_of(size, dtype), itemsize, late_ps, alpha_ps, changes)
+            return found, {"as": "swaps", **counts}
         except Inapplicable:
             if outline.told_about > _MOST_TOLD:
                 raise

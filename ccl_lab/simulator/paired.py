@@ -1,18 +1,24 @@
 """Pairwise exchanges, timed without a row per op: columns for the native evaluation (native/src/sim/paired.hpp).
 
-Is: where they are in step with each other, and what puts and copies take. Is not: the steps. Invariant: the times are those of exact.py on
-the unrolled schedule, to the picosecond, or `Inapplicable` is raised.
+Is: where they are in step with each other, what puts and copies take, and, where ranks have several channels, which take turns in the
+fabric, the steps inside nodes. Is not: the other steps. Invariant: the times are those of exact.py on the unrolled schedule, to the
+picosecond, or `Inapplicable` is raised.
+
+Several channels. In nominal time all parts of a block are as long, so that in each step every link serves its channels in their order: in
+one batch, or one a turn behind the other where they share a NIC. Channels with NICs of their own do not meet outside nodes and are
+evaluated one by one; in place they meet in memory, step by step and in their order as well if all NICs carry as many of them.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import _core
 from ..errors import Inapplicable, UsageError
+from ..ir import Paired
 from ..topo import Topology
 from .changes import NONE, Changes
 from .columns import busy_ps, no_tiers
@@ -20,17 +26,22 @@ from .columns import busy_ps, no_tiers
 I64 = npt.NDArray[np.int64]
 
 _OK, _TOO_LONG, _OVERFLOW, _BAD, _OUT_OF_MEMORY = range(5)
+_LATEST_PS = 2**60
 
 
-def paired_finish(in_place: bool, topology: Topology, count: int, itemsize: int, late_ps: I64, alpha_ps: int, changes: Changes = NONE, *,
+# Steps inside nodes on several channels, one after the other.
+_MOST_INSIDE = 4096
+
+
+def paired_finish(paired: Paired, topology: Topology, count: int, itemsize: int, late_ps: I64, alpha_ps: int, changes: Changes = NONE, *,
                   merge: bool = True, target: int = 0) -> tuple[I64, dict[str, Any]]:  # fmt: skip
     """When each rank ends, i64[n_ranks], and counts: puts that were evaluated.
 
-    Blocks of `count` elements, on one channel; merge: False evaluates every rank, target: code for one of _core.vector_targets(), for
-    tests. Raises Inapplicable where ranks are not in step with each other (nodes are no powers of two, NICs shared or lost), where switches
-    add latency; UsageError after 13 days. Cost: nothing where all ranks are alike, else 1 ns a put with AVX-512.
+    Blocks of `count` elements; merge: False evaluates every rank, target: code for one of _core.vector_targets(), for tests. Raises
+    Inapplicable where ranks are not in step with each other (nodes are no powers of two, NICs shared or lost), where switches add latency;
+    UsageError after 13 days. Cost: nothing where all ranks are alike, else 1 ns a put with AVX-512.
     """
-    n, links, nbytes = topology.n_ranks, topology.links, count * itemsize
+    n, channels = topology.n_ranks, paired.channels
     ranks = np.arange(n)
     group = n // topology.n_nodes
     if n & (n - 1) or n != group * topology.n_nodes or (topology.node_of != ranks // group).any():
@@ -38,30 +49,105 @@ def paired_finish(in_place: bool, topology: Topology, count: int, itemsize: int,
     no_tiers(topology)
     if changes and (changes.link < 3 * n).any():
         raise Inapplicable("rates inside nodes change")
-    nics = topology.nics_per_node
-    nic = topology.node_of * nics + topology.nic_of(ranks, 0) if topology.n_nodes > 1 else ranks
-    if len(np.unique(nic)) < n:
-        raise Inapplicable("ranks share NICs, and are not in step with each other")
-    tx, rx = (3 * n + nic, 3 * n + topology.n_nodes * nics + nic) if topology.n_nodes > 1 else (ranks, n + ranks)
-    held, copy = alpha_ps if nbytes else 0, busy_ps(nbytes, topology.local_bytes_per_s)
-    ids = {"tx": tx, "rx": rx, "near_tx": ranks, "near_rx": n + ranks}
-    columns = {f"{name}_ps": held + busy_ps(nbytes, links.bytes_per_s[each]) for name, each in ids.items()}
-    columns |= {f"{name}_latency_ps": links.latency_ps[each] for name, each in ids.items()}
-    columns |= {"late_ps": late_ps, "copy_ps": copy, "begin_ps": late_ps + (0 if in_place else copy)}
-    alike = merge and not changes and all((each == each[0]).all() for each in columns.values())
-    finish = np.zeros(n, np.int64)
-    status = _core.simulate_paired({
-        "ranks": n, "group": group, "in_place": in_place, "alike": alike, "alpha_ps": alpha_ps, "nbytes": nbytes,
-        "links": len(links), "target": target,
-        **{name: np.ascontiguousarray(each, np.int64) for name, each in columns.items()},
-        **{f"{name}_link": np.ascontiguousarray(each if changes else each[:0], np.int32) for name, each in (("tx", tx), ("rx", rx))},
-        **{f"{name}_bytes_per_s": np.ascontiguousarray(links.bytes_per_s[each if changes else each[:0]])
-           for name, each in (("tx", tx), ("rx", rx))},
-        "finish_ps": finish, **changes.columns()})  # fmt: skip
+    if channels > 1 and group > _MOST_INSIDE:
+        raise Inapplicable(f"ranks of a node have {channels} channels, and at most {_MOST_INSIDE:,} of them are timed so")
+    nic, shares = _own_nics(topology, channels)
+    by_nic = [np.flatnonzero(shares == one) for one in np.unique(shares)]
+    if paired.in_place and len({len(each) for each in by_nic}) > 1:
+        raise Inapplicable("some channels have more of a NIC than others, and all of them copy in one memory")
+    sizes = paired.part_bytes(count, itemsize)
+    copies = np.stack([busy_ps(int(each), topology.local_bytes_per_s) for each in sizes])
+    near = _Near(topology, ranks, alpha_ps)
+    begin, left = late_ps + (0 if paired.in_place else np.cumsum(copies, axis=0)), late_ps
+    if channels > 1:
+        begin, left = near.all_steps(group, np.broadcast_to(begin, copies.shape), copies, sizes.tolist(), late_ps, paired.in_place)
+    finish, puts = left, 0
+    for some in [np.arange(channels)] if paired.in_place else by_nic:
+        far = _far(topology, nic[some], sizes[some], alpha_ps)
+        given = {"late_ps": late_ps, "begin_ps": np.broadcast_to(begin, copies.shape)[some], "copy_ps": copies[some], **far.times,
+                 **near.columns(int(sizes[0]))}  # fmt: skip
+        alike = merge and not changes and all((each == each[..., :1]).all() for each in given.values())
+        ends = np.zeros(n, np.int64)
+        status = _core.simulate_paired({
+            "ranks": n, "group": group, "first": group if channels > 1 else 1,
+            "nic": np.unique(shares[some], return_inverse=True)[1].astype(np.int32), "in_place": paired.in_place, "alike": alike,
+            "alpha_ps": alpha_ps, "nbytes": sizes[some], "links": len(topology.links), "target": target,
+            **{name: np.ascontiguousarray(each, np.int64).ravel() for name, each in given.items()},
+            **{name: np.ascontiguousarray(each[: len(some) * bool(changes)]).ravel() for name, each in far.links.items()},
+            "finish_ps": ends, **changes.columns()})  # fmt: skip
+        _check(status)
+        finish, puts = np.maximum(finish, ends), puts + (1 if alike else n) * (n - 1) * len(some)
+    return finish, {"puts": puts}
+
+
+def _check(status: int) -> None:
     if status == _OUT_OF_MEMORY:
         raise MemoryError("simulating exchanges")
     if status == _OVERFLOW:
         raise UsageError("the schedule would take more than 13 days: raise the rates or lower the size.")
     if status != _OK:
         raise Inapplicable("puts take days" if status == _TOO_LONG else "columns do not fit")
-    return finish, {"puts": (1 if alike else n) * (n - 1)}
+
+
+def _own_nics(topology: Topology, channels: int) -> tuple[I64, I64]:
+    """The NIC of each channel and rank, [channels, n_ranks], and for each channel the first one that has the same."""
+    ranks = np.arange(topology.n_ranks)
+    if topology.n_nodes == 1:
+        return np.tile(ranks, (channels, 1)), np.zeros(channels, np.int64)
+    nic = topology.node_of * topology.nics_per_node + topology.nic_of(ranks, np.arange(channels)[:, None])
+    same = np.argmax(nic[:, None] == nic[None], axis=1)
+    if (same != same[:, :1]).any() or len(np.unique(nic)) < len(np.unique(same[:, 0])) * len(ranks):
+        raise Inapplicable("ranks share NICs, and are not in step with each other")
+    return nic.astype(np.int64), same[:, 0]
+
+
+class _Far(NamedTuple):
+    """Of NICs, [channels, n_ranks]: what puts take on them and latencies, and which ones they are."""
+
+    times: dict[str, I64]
+    links: dict[str, npt.NDArray[Any]]
+
+
+def _far(topology: Topology, nic: I64, sizes: I64, alpha_ps: int) -> _Far:
+    n, links, many = topology.n_ranks, topology.links, topology.n_nodes > 1
+    times, names = {}, {}
+    for side, name in enumerate(("tx", "rx")):
+        ids = 3 * n + side * topology.n_nodes * topology.nics_per_node + nic if many else side * n + nic
+        times[f"{name}_ps"] = np.stack([(alpha_ps if each else 0) + busy_ps(int(each), links.bytes_per_s[row])
+                                        for each, row in zip(sizes, ids, strict=True)])  # fmt: skip
+        times[f"{name}_latency_ps"] = links.latency_ps[ids]
+        names |= {f"{name}_link": ids.astype(np.int32), f"{name}_bytes_per_s": links.bytes_per_s[ids]}
+    return _Far(times, names)
+
+
+class _Near:
+    """Puts inside nodes."""
+
+    def __init__(self, topology: Topology, ranks: I64, alpha_ps: int) -> None:
+        self._links, self._ids, self._alpha_ps, self._ranks = topology.links, (ranks, len(ranks) + ranks), alpha_ps, ranks
+
+    def columns(self, nbytes: int) -> dict[str, I64]:
+        """What puts take on both sides, and latencies."""
+        held, found = self._alpha_ps if nbytes else 0, {}
+        for name, ids in zip(("near_tx", "near_rx"), self._ids, strict=True):
+            found[f"{name}_ps"] = held + busy_ps(nbytes, self._links.bytes_per_s[ids])
+            found[f"{name}_latency_ps"] = self._links.latency_ps[ids]
+        return found
+
+    def all_steps(self, group: int, clock: I64, copies: I64, sizes: list[int], late_ps: I64, in_place: bool) -> tuple[I64, I64]:
+        """When each channel is through the steps inside nodes, [channels, n_ranks], and when all puts had left; in each they take turns."""
+        clock, left, tx, rx, memory = clock.copy(), late_ps, late_ps, late_ps, late_ps
+        takes = [self.columns(each) for each in sizes]
+        for step in range(1, group):
+            partner, leaves, seen = self._ranks ^ step, [], []
+            for channel, own in enumerate(takes):
+                start = np.maximum(clock[channel], np.maximum(tx, rx[partner]))
+                tx, rx = start + own["near_tx_ps"], (start + own["near_rx_ps"][partner])[partner]
+                leaves.append(np.maximum(tx, rx[partner]))
+                seen.append((leaves[-1] + own["near_tx_latency_ps"])[partner] + own["near_rx_latency_ps"])
+            clock, left = np.maximum(clock, seen), np.maximum(left, leaves[-1])
+            for channel in range(len(sizes) if in_place else 0):
+                memory = clock[channel] = np.maximum(np.maximum(clock[channel], leaves[channel]), memory) + copies[channel]
+            if clock.max() > _LATEST_PS:
+                raise UsageError("the schedule would take more than 13 days: raise the rates or lower the size.")
+        return clock, left

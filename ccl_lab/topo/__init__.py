@@ -6,6 +6,7 @@ second and latencies whole picoseconds, so that everything computed from them is
 """
 
 from .discover import Gpu, Machine, Nic, RdmaDevice, discover
+from .lanes import lane_nics
 from .model import LinkKind, Links, Topology, duration_ps
 from .network import Level, Network, Tier
 from .presets import PRESETS, Preset
@@ -28,5 +29,6 @@ __all__ = [
     "Topology",
     "discover",
     "duration_ps",
+    "lane_nics",
     "topology_from_text",
 ]

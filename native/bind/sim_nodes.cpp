@@ -60,10 +60,11 @@ int simulate_paired(const nb::dict& columns) {
   using I32 = const std::int32_t;
   const ccl_lab::sim::PairedInput in{
       .ranks = c.number("ranks"), .group = c.number("group"), .alike = c.number("alike") != 0,
-      .in_place = c.number("in_place") != 0, .late_ps = c.get<I64>("late_ps"), .begin_ps = c.get<I64>("begin_ps"), .copy_ps = c.get<I64>("copy_ps"),
+      .in_place = c.number("in_place") != 0, .first = c.number("first"), .nic = c.get<I32>("nic"),
+      .late_ps = c.get<I64>("late_ps"), .begin_ps = c.get<I64>("begin_ps"), .copy_ps = c.get<I64>("copy_ps"),
       .far = {c.get<I64>("tx_ps"), c.get<I64>("rx_ps"), c.get<I64>("tx_latency_ps"), c.get<I64>("rx_latency_ps")},
       .near = {c.get<I64>("near_tx_ps"), c.get<I64>("near_rx_ps"), c.get<I64>("near_tx_latency_ps"), c.get<I64>("near_rx_latency_ps")},
-      .alpha_ps = c.number("alpha_ps"), .nbytes = c.number("nbytes"), .tx_link = c.get<I32>("tx_link"), .rx_link = c.get<I32>("rx_link"),
+      .alpha_ps = c.number("alpha_ps"), .nbytes = c.get<I64>("nbytes"), .tx_link = c.get<I32>("tx_link"), .rx_link = c.get<I32>("rx_link"),
       .tx_bytes_per_s = c.get<I64>("tx_bytes_per_s"), .rx_bytes_per_s = c.get<I64>("rx_bytes_per_s"), .links = c.number("links"),
       .changes = c.changes(), .target = target_of(c)};
   const auto finish_ps = c.get<std::int64_t>("finish_ps");
@@ -78,7 +79,7 @@ int simulate_rails(const nb::dict& columns) {
   const ccl_lab::sim::RailsInput in{
       .nodes = c.number("nodes"), .units = c.number("units"), .group = c.number("group"), .nics = c.number("nics"), .puts = c.number("puts"),
       .classes = c.number("classes"), .alpha_ps = c.number("alpha_ps"), .nic = c.get<I32>("nic"), .map_of = c.get<I32>("map_of"),
-      .bytes = c.get<I64>("bytes"), .near_bytes = c.number("near_bytes"),
+      .bytes = c.get<I64>("bytes"), .channel = c.number("channel"), .near_bytes = c.get<I64>("near_bytes"),
       .tx_bytes_per_s = c.get<I64>("tx_bytes_per_s"), .tx_latency_ps = c.get<I64>("tx_latency_ps"),
       .rx_bytes_per_s = c.get<I64>("rx_bytes_per_s"), .rx_latency_ps = c.get<I64>("rx_latency_ps"),
       .near_tx_bytes_per_s = c.get<I64>("near_tx_bytes_per_s"), .near_tx_latency_ps = c.get<I64>("near_tx_latency_ps"),

@@ -72,9 +72,9 @@ struct Rates {
 
 // Columns of a draw. Nodes come again after `units`; those of a class are alike inside.
 struct RailsDraw {
-  std::int64_t nodes, units, group, nics, puts, classes, alpha, near_bytes;
+  std::int64_t nodes, units, group, nics, puts, classes, alpha, channel;
   I32s nic, map_of, class_of, tx_link, rx_link;
-  I64s bytes, tx_rate, tx_latency, rx_rate, rx_latency, near_tx, near_tx_latency, near_rx, near_rx_latency, near_late, late;
+  I64s bytes, near_bytes, tx_rate, tx_latency, rx_rate, rx_latency, near_tx, near_tx_latency, near_rx, near_rx_latency, near_late, late;
   Rates changes;
   std::int32_t links = 0;
 
@@ -84,7 +84,8 @@ struct RailsDraw {
     nodes = std::max<std::int64_t>(2, units * (draw.one_in(3) ? 2 : 1));
     units = nodes % units == 0 ? units : nodes;
     group = draw(1, 4), nics = draw(1, 4), puts = draw(1, 3), classes = draw(1, std::min<std::int64_t>(units, 3));
-    alpha = draw(0, 1) * draw(0, 900'000), near_bytes = draw(0, 1'000'000);
+    alpha = draw(0, 1) * draw(0, 900'000), near_bytes = draw.column(draw.one_in(2) ? 1 : 3, 0, 1'000'000);
+    channel = draw(0, std::ssize(near_bytes) - 1);
     const auto maps = many ? 1 + draw.one_in(2) : draw(1, 3);
     for (std::int64_t map = 0; map < maps; ++map)
       for (std::int64_t l = 0; l < group; ++l)
@@ -131,7 +132,7 @@ struct RailsDraw {
   [[nodiscard]] RailsInput input(Target target) const {
     RailsInput in;
     in.nodes = nodes, in.units = units, in.group = group, in.nics = nics, in.puts = puts, in.classes = classes, in.alpha_ps = alpha;
-    in.nic = nic, in.map_of = map_of, in.bytes = bytes, in.near_bytes = near_bytes, in.class_of = class_of, in.late_ps = late;
+    in.nic = nic, in.map_of = map_of, in.bytes = bytes, in.channel = channel, in.near_bytes = near_bytes, in.class_of = class_of, in.late_ps = late;
     in.tx_bytes_per_s = tx_rate, in.tx_latency_ps = tx_latency, in.rx_bytes_per_s = rx_rate, in.rx_latency_ps = rx_latency;
     in.near_tx_bytes_per_s = near_tx, in.near_tx_latency_ps = near_tx_latency, in.near_rx_bytes_per_s = near_rx;
     in.near_rx_latency_ps = near_rx_latency, in.near_late_ps = near_late, in.tx_link = tx_link, in.rx_link = rx_link, in.links = links;
@@ -170,11 +171,14 @@ class RailsLoop {
   void inside() {
     for (std::size_t node = 0; node < n_; ++node) {
       for (std::size_t distance = 1; distance < group_; ++distance) {
-        for (std::size_t l = 0; l < group_; ++l) {
+        for (std::size_t i = 0; i < d_.near_bytes.size() * group_; ++i) {
+          const std::size_t channel = i / group_, l = i % group_;
+          const std::int64_t nbytes = d_.near_bytes[channel];
           const std::size_t from = node * group_ + l, to = node * group_ + (l + distance) % group_;
           const std::int64_t start = std::max({d_.near_late[near(from)], d_.near_late[near(to)], near_tx_[from], near_rx_[to]});
-          near_tx_[from] = start + held(d_.near_bytes) + duration_ps(d_.near_bytes, d_.near_tx[near(from)]);
-          near_rx_[to] = start + held(d_.near_bytes) + duration_ps(d_.near_bytes, d_.near_rx[near(to)]);
+          near_tx_[from] = start + held(nbytes) + duration_ps(nbytes, d_.near_tx[near(from)]);
+          near_rx_[to] = start + held(nbytes) + duration_ps(nbytes, d_.near_rx[near(to)]);
+          if (channel != static_cast<std::size_t>(d_.channel)) continue;
           const std::int64_t leaves = std::max(near_tx_[from], near_rx_[to]);
           seen[to] = std::max(seen[to], leaves + d_.near_tx_latency[near(from)] + d_.near_rx_latency[near(to)]);
           near_left[from] = std::max(near_left[from], leaves);
@@ -228,71 +232,85 @@ class RailsLoop {
 // -- pairwise exchanges
 
 struct PairedDraw {
-  std::int64_t ranks, group, alpha, nbytes;
+  std::int64_t ranks, group, alpha;
+  I64s nbytes;
+  I32s nic{0};
   bool in_place, alike = false;
-  I64s late, begin, copy, tx_rate, rx_rate;
-  std::vector<I64s> far, near;  // tx_ps, rx_ps, tx_latency_ps, rx_latency_ps
+  I64s late, begin, copy, tx_rate, rx_rate;  // but for `late` by channel
+  std::vector<I64s> far, near;               // tx_ps, rx_ps, tx_latency_ps, rx_latency_ps; `far` by channel
   I32s tx_link, rx_link;
   Rates changes;
 
   explicit PairedDraw(Draw draw) {
     const std::int64_t bits = draw.one_in(6) ? draw(8, 11) : draw(1, 7);
     ranks = std::int64_t{1} << bits, group = std::int64_t{1} << draw(0, std::min<std::int64_t>(bits, draw.one_in(6) ? 9 : 3));
-    alpha = draw(0, 1) * draw(0, 900'000), nbytes = draw(0, 1'000'000), in_place = draw.one_in(2);
+    alpha = draw(0, 1) * draw(0, 900'000), nbytes = draw.column(draw.one_in(2) ? 1 : 3, 0, 1'000'000), in_place = draw.one_in(2);
     const auto n = static_cast<std::size_t>(ranks);
+    nic.resize(nbytes.size());
+    for (auto& each : nic) each = static_cast<std::int32_t>(draw(0, static_cast<std::int64_t>(nic.size()) - 1));
     alike = draw.one_in(8);
-    const auto column = [&](std::int64_t most) { return alike ? I64s(n, draw(0, most)) : draw.column(n, 0, most); };
-    late = draw.one_in(2) ? I64s(n, 0) : column(900'000'000);
-    copy = column(90'000'000), begin = late;
-    for (std::size_t r = 0; r < n; ++r) begin[r] += in_place ? 0 : copy[r];
-    tx_rate = draw.column(n, 100'000'000, 9'000'000'000), rx_rate = draw.column(n, 100'000'000, 9'000'000'000);
-    for (std::vector<I64s>* const links : {&far, &near}) *links = {column(9'000'000), column(9'000'000), column(900'000), column(900'000)};
+    const auto column = [&](std::int64_t most, std::size_t size) { return alike ? I64s(size, draw(0, most)) : draw.column(size, 0, most); };
+    const std::size_t all = n * nic.size();
+    late = draw.one_in(2) ? I64s(n, 0) : column(900'000'000, n);
+    copy = column(90'000'000, all), begin.resize(all);
+    for (std::size_t i = 0; i < all; ++i) begin[i] = late[i % n] + (in_place ? 0 : copy[i]);
+    tx_rate = draw.column(all, 100'000'000, 9'000'000'000), rx_rate = draw.column(all, 100'000'000, 9'000'000'000);
+    for (std::vector<I64s>* const links : {&far, &near})
+      for (const std::int64_t most : {9'000'000, 9'000'000, 900'000, 900'000}) links->push_back(column(most, links == &far ? all : n));
     if (alike || !draw.one_in(3)) return;
-    for (std::size_t r = 0; r < n; ++r) {
-      far[0][r] = (nbytes > 0 ? alpha : 0) + duration_ps(nbytes, tx_rate[r]);
-      far[1][r] = (nbytes > 0 ? alpha : 0) + duration_ps(nbytes, rx_rate[r]);
+    for (std::size_t i = 0; i < all; ++i) {
+      far[0][i] = (nbytes[i / n] > 0 ? alpha : 0) + duration_ps(nbytes[i / n], tx_rate[i]);
+      far[1][i] = (nbytes[i / n] > 0 ? alpha : 0) + duration_ps(nbytes[i / n], rx_rate[i]);
     }
-    changes.draw(draw, static_cast<std::int32_t>(std::min<std::int64_t>(2 * ranks, 40)), 9'000'000'000);
-    for (std::int32_t i = 0; !changes.link.empty() && i < 2 * ranks; ++i) (i < ranks ? tx_link : rx_link).push_back(i);
+    const auto links = static_cast<std::int32_t>(2 * all);
+    changes.draw(draw, std::min(links, 40), 9'000'000'000);
+    for (std::int32_t i = 0; !changes.link.empty() && i < links; ++i) (2 * i < links ? tx_link : rx_link).push_back(i);
   }
+
+  [[nodiscard]] std::int64_t first() const { return nic.size() > 1 ? group : 1; }
 
   [[nodiscard]] PairedInput input(Target target) const {
     PairedInput in;
     in.ranks = ranks, in.group = group, in.alike = alike, in.in_place = in_place, in.late_ps = late, in.begin_ps = begin, in.copy_ps = copy;
     in.far = {far[0], far[1], far[2], far[3]}, in.near = {near[0], near[1], near[2], near[3]};
-    in.alpha_ps = alpha, in.nbytes = nbytes, in.links = 2 * ranks, in.target = target;
+    in.alpha_ps = alpha, in.nbytes = nbytes, in.nic = nic, in.first = first(), in.links = 2 * ranks * std::ssize(nic), in.target = target;
     if (!changes.link.empty()) in.tx_link = tx_link, in.rx_link = rx_link, in.tx_bytes_per_s = tx_rate, in.rx_bytes_per_s = rx_rate;
     in.changes = {changes.link, changes.from_ps, changes.bytes_per_s};
     return in;
   }
 
-  // Step by step, rank by rank.
+  // Step by step, channel by channel, rank by rank.
   [[nodiscard]] I64s loop() const {
     const auto n = static_cast<std::size_t>(ranks), inside = static_cast<std::size_t>(group);
-    I64s clock = begin, left = late, went(n), goes(n);
-    std::vector<I64s> free(4, late);  // NICs, then inside: tx, rx each
-    for (std::size_t s = 1; s < n; ++s) {
-      const bool is_near = s < inside;
-      I64s &tx = free[is_near ? 2 : 0], &rx = free[is_near ? 3 : 1];
-      const std::vector<I64s>& links = is_near ? near : far;
-      for (std::size_t r = 0; r < n; ++r) {
-        const std::size_t q = r ^ s;
-        const std::int64_t start = std::max({clock[r], tx[r], rx[q]});
-        const bool change = !is_near && !changes.link.empty();
-        const std::int64_t held = nbytes > 0 ? alpha : 0;
-        tx[r] = change ? changes.through(tx_link[r], start, held, nbytes, tx_rate[r]) : start + links[0][r];
-        rx[q] = change ? changes.through(rx_link[q], start, held, nbytes, rx_rate[q]) : start + links[1][q];
-        went[r] = std::max(tx[r], rx[q]);
-        goes[r] = went[r] + links[2][r] + links[3][q];
-        left[r] = std::max(left[r], went[r]);
-      }
-      for (std::size_t r = 0; r < n; ++r) {
-        clock[r] = std::max(clock[r], goes[r ^ s]);
-        if (in_place) clock[r] = std::max(clock[r], went[r]) + copy[r];
+    I64s clock = begin, left = late, memory(n), went(n), goes(n);
+    std::vector<std::vector<I64s>> free(nic.size() + 1, std::vector<I64s>(2, late));  // of NICs, then inside: tx, rx
+    for (std::size_t i = 0; i < clock.size(); ++i) memory[i % n] = std::max(memory[i % n], begin[i]);
+    for (auto s = static_cast<std::size_t>(first()); s < n; ++s) {
+      for (std::size_t c = 0; c < nic.size(); ++c) {
+        const bool is_near = s < inside, change = !is_near && !changes.link.empty();
+        const std::size_t at = is_near ? 0 : c * n;
+        std::vector<I64s>& ends = free[is_near ? nic.size() : static_cast<std::size_t>(nic[c])];
+        const std::vector<I64s>& links = is_near ? near : far;
+        const std::int64_t held = nbytes[c] > 0 ? alpha : 0;
+        I64s starts(n);
+        for (std::size_t r = 0; r < n; ++r) starts[r] = std::max({clock[c * n + r], ends[0][r], ends[1][r ^ s]});
+        for (std::size_t r = 0; r < n; ++r) {
+          const std::size_t q = r ^ s;
+          ends[0][r] = change ? changes.through(tx_link[at + r], starts[r], held, nbytes[c], tx_rate[at + r]) : starts[r] + links[0][at + r];
+          ends[1][q] = change ? changes.through(rx_link[at + q], starts[r], held, nbytes[c], rx_rate[at + q]) : starts[r] + links[1][at + q];
+          went[r] = std::max(ends[0][r], ends[1][q]);
+          goes[r] = went[r] + links[2][at + r] + links[3][at + q];
+          left[r] = std::max(left[r], went[r]);
+        }
+        for (std::size_t r = 0; r < n; ++r) {
+          std::int64_t& now = clock[c * n + r];
+          now = std::max(now, goes[r ^ s]);
+          if (in_place) memory[r] = now = std::max({now, went[r], memory[r]}) + copy[c * n + r];
+        }
       }
     }
-    for (std::size_t r = 0; r < n; ++r) clock[r] = std::max(clock[r], left[r]);
-    return clock;
+    for (std::size_t i = 0; i < clock.size(); ++i) left[i % n] = std::max(left[i % n], clock[i]);
+    return left;
   }
 };
 
@@ -330,7 +348,7 @@ TEST(rails_end_as_their_messages) {
 }
 
 TEST(exchanges_end_as_their_messages) {
-  int tiles = 0, changed = 0, inside = 0, alike = 0;
+  int tiles = 0, changed = 0, inside = 0, alike = 0, channels = 0;
   for (std::uint64_t seed = 0; seed < 150; ++seed) {
     const PairedDraw drawn{Draw(seed)};
     const I64s want = drawn.loop();
@@ -340,8 +358,9 @@ TEST(exchanges_end_as_their_messages) {
       CHECK(finish == want);
     }
     tiles += drawn.ranks > 128, changed += !drawn.changes.link.empty(), inside += drawn.group > 128, alike += drawn.alike;
+    channels += drawn.nic.size() > 1 && drawn.ranks > 128;
   }
-  CHECK(tiles > 15 && changed > 20 && inside > 0 && alike > 8);
+  CHECK(tiles > 15 && changed > 20 && inside > 0 && alike > 8 && channels > 5);
 }
 
 TEST(columns_of_exchanges_that_do_not_fit_are_refused) {

@@ -15,6 +15,7 @@ from ccl_lab.simulator import exact_times, finish_times, summarize
 from ccl_lab.simulator.rails import rail_finish
 from ccl_lab.topo import Topology
 
+from .cases import with_own_rates
 from .draws import Drawn, alike_by_twos, drawn, equal_to_the_oracle, found, some_bytes
 from .test_scale import even_topology
 
@@ -70,7 +71,38 @@ def test_rails_are_timed_as_their_ops() -> None:
 
 def test_rails_are_timed_as_by_the_oracle() -> None:
     cases = (draw(1000 + seed, most_nodes=4) for seed in range(60))
-    assert equal_to_the_oracle(cases, rail_finish, "rails", 5_000) >= 15
+    assert equal_to_the_oracle(cases, rail_finish, "rails", 5_000, may_refuse=True) >= 15
+
+
+def with_many_nics(rng: np.random.Generator) -> Topology:
+    """Every rank has several NICs; some have rates of their own, or are lost."""
+    nodes, group, each = int(rng.integers(2, 10)), int(rng.integers(2, 5)), int(rng.integers(2, 5))
+    topology = Topology.cluster(
+        nodes=nodes, gpus_per_node=group, nics_per_node=group * each, nic_gbits_per_s=float(rng.integers(1, 400)),
+        fabric_gbytes_per_s=int(rng.integers(1, 300)), local_gbytes_per_s=int(rng.integers(1, 1000)))  # fmt: skip
+    if rng.random() < 0.5:
+        topology = with_own_rates(rng, topology)
+    return topology.without((int(rng.integers(nodes)), int(rng.integers(group * each)))) if rng.random() < 0.4 else topology
+
+
+def test_rails_on_several_channels_are_timed_as_their_ops() -> None:
+    """Each with NICs of its own, slower, late, or changing in the middle, some lost that nobody uses; others are refused."""
+    compared = refused = in_place = lost = 0
+    for seed in range(250):
+        rng = np.random.default_rng([seed, 99])
+        case = drawn(rng, NAME, with_many_nics(rng), some_bytes(rng), (0.4, 0.3),
+                     lambda outlined: outlined.rails is not None and outlined.rails.channels > 1)  # fmt: skip
+        if case is None:
+            continue
+        want, changes = case.wanted(change=True)
+        try:
+            times, _ = case.found(rail_finish, case.outlined.rails, changes)
+        except Inapplicable:
+            refused += 1
+            continue
+        assert times == want, seed
+        compared, in_place, lost = compared + 1, in_place + case.outlined.in_place, lost + (not case.topology.nic_bytes_per_s.all())
+    assert compared >= 60 and in_place >= 15 and 5 <= refused <= 100 and lost >= 3, (compared, in_place, refused, lost)
 
 
 @pytest.mark.parametrize("target", _core.vector_targets())
@@ -115,13 +147,22 @@ def test_131072_ranks() -> None:
     assert how["units"] == 1 and found_gone["units"] == 16384 and (after >= before).all() and 1.9 < after.max() / before.max() < 2.1
 
 
+def test_131072_ranks_on_two_channels() -> None:
+    """Sixteen NICs a node: each channel of a rank has one, and a slower one holds up its own."""
+    whole = Topology.cluster(nodes=16384, gpus_per_node=8, nics_per_node=16, nic_gbits_per_s=400, fabric_gbytes_per_s=2000)
+    outlined = outline(NAME[0], whole, "64GiB", algorithm=NAME[1])
+    times, how = finish_times(outlined, whole)
+    assert outlined.rails is not None and outlined.rails.channels == 2 and how["as"] == "rails" and len(np.unique(times)) == 1
+
+
 def test_what_rails_cannot_say_is_refused() -> None:
     tiers = Topology.preset("llama3_24k", 2048)
     with pytest.raises(Inapplicable, match="hierarchical all_to_all .* switches between nodes add latencies"):
         summarize(outline(NAME[0], tiers, "1GiB", algorithm=NAME[1]), tiers)
     wide = Topology.cluster(nodes=8192, gpus_per_node=8, nics_per_node=16)
-    with pytest.raises(Inapplicable, match="hierarchical all_to_all .* minutes"):
-        summarize(outline(NAME[0], wide, "64GiB", algorithm=NAME[1]), wide)
+    for topology, channels in ((wide.without((7, 2)), None), (wide, 3)):
+        with pytest.raises(Inapplicable, match="hierarchical all_to_all .* several channels, and some of these share a NIC"):
+            summarize(outline(NAME[0], topology, "64GiB", algorithm=NAME[1], channels=channels), topology)
 
 
 @pytest.mark.parametrize(("collective", "whole", "gone"), [

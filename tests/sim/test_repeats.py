@@ -7,7 +7,7 @@ import pytest
 
 from ccl_lab.errors import Inapplicable, UsageError
 from ccl_lab.planner import outline
-from ccl_lab.simulator import exact_times, finish_times, summarize
+from ccl_lab.simulator import exact_times, finish_times
 from ccl_lab.topo import Topology
 
 from .cases import random_network, random_topology
@@ -95,9 +95,3 @@ def test_131072_ranks(name: tuple[str, str]) -> None:
     before, after = (finish_times(outline(name[0], each, "1GiB", algorithm=name[1]), each) for each in (whole, gone))
     assert len(np.unique(before[0])) == 1 and before[1]["ops"] < 7_000_000
     assert after[1]["ordered"] and (after[0] >= before[0]).all() and 1.3 < after[0].max() / before[0].max() < 2
-
-
-def test_several_channels_take_turns_and_are_refused_among_many() -> None:
-    topology = Topology.cluster(nodes=16384, gpus_per_node=8, nics_per_node=16)
-    with pytest.raises(Inapplicable, match="recursive_doubling all_gather .* minutes"):
-        summarize(outline("all_gather", topology, "64GiB", algorithm="recursive_doubling"), topology)

@@ -20,66 +20,110 @@ constexpr std::size_t kTiles = 8;                    // of a block
 bool good(const PairedInput& in, std::span<const std::int64_t> finish_ps) {
   const auto all = [](const auto& column, auto is_good) { return std::all_of(column.begin(), column.end(), is_good); };
   const auto time = [](std::int64_t v) { return v >= 0 && v <= kLatest; };
-  if (in.ranks < 2 || in.group < 1 || in.group > in.ranks || !time(in.alpha_ps) || !time(in.nbytes) || !runs(in.target)) return false;
-  const auto n = static_cast<std::size_t>(in.ranks);
+  if (in.ranks < 2 || in.group < 1 || in.group > in.ranks || !time(in.alpha_ps) || !runs(in.target)) return false;
+  const auto n = static_cast<std::size_t>(in.ranks), channels = in.nic.size();
   if (!std::has_single_bit(n) || !std::has_single_bit(static_cast<std::size_t>(in.group)) || finish_ps.size() != n) return false;
-  for (const auto& column : {in.late_ps, in.begin_ps, in.copy_ps, in.far.tx_ps, in.far.rx_ps, in.far.tx_latency_ps, in.far.rx_latency_ps, in.near.tx_ps,
-                             in.near.rx_ps, in.near.tx_latency_ps, in.near.rx_latency_ps})
+  if (in.first != 1 && in.first != in.group) return false;
+  if (channels < 1 || (channels > 1 && in.first < in.group) || in.nbytes.size() != channels || !all(in.nbytes, time)) return false;
+  if (!all(in.nic, [&](std::int32_t v) { return v >= 0 && static_cast<std::size_t>(v) < channels; })) return false;
+  if (in.late_ps.size() != n || !all(in.late_ps, time)) return false;
+  for (const auto& column : {in.begin_ps, in.copy_ps, in.far.tx_ps, in.far.rx_ps, in.far.tx_latency_ps, in.far.rx_latency_ps})
+    if (column.size() != n * channels || !all(column, time)) return false;
+  for (const auto& column : {in.near.tx_ps, in.near.rx_ps, in.near.tx_latency_ps, in.near.rx_latency_ps})
     if (column.size() != n || !all(column, time)) return false;
   if (!Changes::good(in.changes, static_cast<std::size_t>(std::max<std::int64_t>(in.links, 0)))) return false;
-  const std::size_t changing = in.changes.link.empty() ? 0 : n;
+  const std::size_t changing = in.changes.link.empty() ? 0 : n * channels;
   for (const auto& ids : {in.tx_link, in.rx_link})
     if (ids.size() != changing || !all(ids, [&](std::int32_t v) { return v >= 0 && v < in.links; })) return false;
   return in.tx_bytes_per_s.size() == changing && in.rx_bytes_per_s.size() == changing;
 }
 
-// What is known of a rank, and what does not change: its clock, when its links are free, when its puts had left; what they take.
-enum Column : std::size_t { clock, tx, rx, left, time_tx, time_rx, latency_tx, latency_rx, copies, kKinds };
-constexpr std::size_t kMoving = time_tx;  // those before it change
-
-struct Tile {
-  alignas(64) std::array<std::array<std::array<std::int64_t, kColumns>, kRows>, kKinds> cells;
+struct alignas(64) Row {
+  std::array<std::int64_t, kColumns> cells;
 };
 
+// Numbers of a channel, by the column of a tile that has them: when it goes on, when its links are free; what puts and copies take.
+struct Channel {
+  std::size_t clock, tx, rx, time_tx, time_rx, latency_tx, latency_rx, copies;
+};
+constexpr std::size_t kMemory = 0, kLeft = 1;  // columns of a rank: when its memory is free, and when its puts had left
+
+// Where everything is for `channels` channels on `nics` NICs: what changes comes first.
+constexpr Channel channel_at(std::size_t c, std::size_t nic, std::size_t channels, std::size_t nics) {
+  const std::size_t side = 2 + channels + 2 * nic, takes = 2 + channels + 2 * nics + 5 * c;
+  return {2 + c, side, side + 1, takes, takes + 1, takes + 2, takes + 3, takes + 4};
+}
+constexpr Channel kOnly = channel_at(0, 0, 1, 1);
+
+enum class Copies : std::uint8_t { none, alone, in_turns };  // in place: in a memory that other channels copy in, or not
+
 // Sixteen steps between two tiles: rank (l, h) of one and rank (l xor x, h) of the other, as it was brought in.
-template <bool kInPlace>
-[[gnu::always_inline]] inline void meet(Tile& one, Tile& other) {
-  auto &p = one.cells, &q = other.cells;
+template <Copies kCopies, bool kOne>
+[[gnu::always_inline]] inline void meet(std::span<const Channel> channels, Row* p, Row* q) {
   for (std::size_t x = 0; x < kRows; ++x) {
-    for (std::size_t l = 0; l < kRows; ++l) {
-      const std::size_t m = l ^ x;
+    for (std::size_t i = 0; i < (kOne ? 1 : channels.size()); ++i) {
+      const Channel c = kOne ? kOnly : channels[i];  // a copy, which no number of a tile can overlap
+      for (std::size_t l = 0; l < kRows; ++l) {
+        const std::size_t m = l ^ x;
+        const auto mine = [&](std::size_t column) -> Row& { return p[column * kRows + l]; };
+        const auto other = [&](std::size_t column) -> Row& { return q[column * kRows + m]; };
+        auto &clock = mine(c.clock).cells, &tx = mine(c.tx).cells, &rx = mine(c.rx).cells, &left = mine(kLeft).cells, &memory = mine(kMemory).cells;
+        auto &its_clock = other(c.clock).cells, &its_tx = other(c.tx).cells, &its_rx = other(c.rx).cells, &its_left = other(kLeft).cells,
+             &its_memory = other(kMemory).cells;
+        const auto &time_tx = mine(c.time_tx).cells, &time_rx = mine(c.time_rx).cells, &its_time_tx = other(c.time_tx).cells,
+                   &its_time_rx = other(c.time_rx).cells;
+        const auto &latency_tx = mine(c.latency_tx).cells, &latency_rx = mine(c.latency_rx).cells, &its_latency_tx = other(c.latency_tx).cells,
+                   &its_latency_rx = other(c.latency_rx).cells;
+        const auto &copies = mine(c.copies).cells, &its_copies = other(c.copies).cells;
 #pragma GCC ivdep
-      for (std::size_t h = 0; h < kColumns; ++h) {
-        const std::int64_t go = std::max(p[clock][l][h], std::max(p[tx][l][h], q[rx][m][h]));
-        const std::int64_t come = std::max(q[clock][m][h], std::max(q[tx][m][h], p[rx][l][h]));
-        const std::int64_t go_tx = go + p[time_tx][l][h], go_rx = go + q[time_rx][m][h];
-        const std::int64_t come_tx = come + q[time_tx][m][h], come_rx = come + p[time_rx][l][h];
-        const std::int64_t gone = std::max(go_tx, go_rx), came = std::max(come_tx, come_rx);
-        const std::int64_t here = std::max(p[clock][l][h], came + q[latency_tx][m][h] + p[latency_rx][l][h]);
-        const std::int64_t there = std::max(q[clock][m][h], gone + p[latency_tx][l][h] + q[latency_rx][m][h]);
-        p[tx][l][h] = go_tx;
-        q[rx][m][h] = go_rx;
-        q[tx][m][h] = come_tx;
-        p[rx][l][h] = come_rx;
-        p[left][l][h] = std::max(p[left][l][h], gone);
-        q[left][m][h] = std::max(q[left][m][h], came);
-        p[clock][l][h] = kInPlace ? std::max(here, gone) + p[copies][l][h] : here;
-        q[clock][m][h] = kInPlace ? std::max(there, came) + q[copies][m][h] : there;
+        for (std::size_t h = 0; h < kColumns; ++h) {
+          const std::int64_t go = std::max(clock[h], std::max(tx[h], its_rx[h])), come = std::max(its_clock[h], std::max(its_tx[h], rx[h]));
+          const std::int64_t go_tx = go + time_tx[h], go_rx = go + its_time_rx[h], come_tx = come + its_time_tx[h], come_rx = come + time_rx[h];
+          const std::int64_t gone = std::max(go_tx, go_rx), came = std::max(come_tx, come_rx);
+          const std::int64_t here = std::max(clock[h], came + its_latency_tx[h] + latency_rx[h]);
+          const std::int64_t there = std::max(its_clock[h], gone + latency_tx[h] + its_latency_rx[h]);
+          tx[h] = go_tx;
+          its_rx[h] = go_rx;
+          its_tx[h] = come_tx;
+          rx[h] = come_rx;
+          left[h] = std::max(left[h], gone);
+          its_left[h] = std::max(its_left[h], came);
+          const std::int64_t free = kCopies == Copies::in_turns ? memory[h] : 0, its_free = kCopies == Copies::in_turns ? its_memory[h] : 0;
+          clock[h] = kCopies == Copies::none ? here : std::max(std::max(here, gone), free) + copies[h];
+          its_clock[h] = kCopies == Copies::none ? there : std::max(std::max(there, came), its_free) + its_copies[h];
+          if (kCopies == Copies::in_turns) {
+            memory[h] = clock[h];
+            its_memory[h] = its_clock[h];
+          }
+        }
       }
     }
   }
 }
 
-CCL_FOR_TARGETS(meet, (Tile& one, Tile& other), meet<false>(one, other))
-CCL_FOR_TARGETS(meet_in_place, (Tile& one, Tile& other), meet<true>(one, other))
+CCL_FOR_TARGETS(meet_alone, (std::span<const Channel> channels, Row* one, Row* other), (meet<Copies::none, true>(channels, one, other)))
+CCL_FOR_TARGETS(meet_in_place, (std::span<const Channel> channels, Row* one, Row* other), (meet<Copies::alone, true>(channels, one, other)))
+CCL_FOR_TARGETS(meet_on_all, (std::span<const Channel> channels, Row* one, Row* other), (meet<Copies::none, false>(channels, one, other)))
+CCL_FOR_TARGETS(meet_in_turns, (std::span<const Channel> channels, Row* one, Row* other), (meet<Copies::in_turns, false>(channels, one, other)))
+
+decltype(&meet_alone_base) meeting(const PairedInput& in) {
+  if (in.nic.size() == 1) return in.in_place ? meet_in_place_for(in.target) : meet_alone_for(in.target);
+  return in.in_place ? meet_in_turns_for(in.target) : meet_on_all_for(in.target);
+}
 
 class Paired {
  public:
   explicit Paired(const PairedInput& in)
-      : in_(in), n_(static_cast<std::size_t>(in.ranks)), group_(static_cast<std::size_t>(in.group)),
-        changes_(in.changes, static_cast<std::size_t>(std::max<std::int64_t>(in.links, 0))),
-        near_tx_(in.late_ps.begin(), in.late_ps.end()), near_rx_(near_tx_), tiles_((n_ + kTile - 1) / kTile), odd_(tiles_.size(), false),
-        meet_(in.in_place ? meet_in_place_for(in.target) : meet_for(in.target)) {}
+      : in_(in), n_(static_cast<std::size_t>(in.ranks)), group_(static_cast<std::size_t>(in.group)), tiles_((n_ + kTile - 1) / kTile),
+        changes_(in.changes, static_cast<std::size_t>(std::max<std::int64_t>(in.links, 0))), near_tx_(in.late_ps.begin(), in.late_ps.end()),
+        near_rx_(near_tx_), odd_(tiles_, false), meet_(meeting(in)) {
+    const std::size_t channels = in.nic.size(), nics = static_cast<std::size_t>(std::ranges::max(in.nic)) + 1;
+    moving_ = 2 + channels + 2 * nics;
+    for (std::size_t c = 0; c < channels; ++c) channels_.push_back(channel_at(c, static_cast<std::size_t>(in.nic[c]), channels, nics));
+    columns_ = moving_ + 5 * channels;
+    rows_.resize(tiles_ * columns_ * kRows);
+    visitor_.resize(columns_ * kRows);
+  }
 
   PairedStatus run(std::span<std::int64_t> finish_ps) {
     if (!prepare()) return PairedStatus::too_long;
@@ -88,49 +132,58 @@ class Paired {
       return fits(finish_ps);
     }
     // Steps whose numbers differ in less than a block are between two blocks.
-    const std::size_t block = std::min(kTiles, tiles_.size());
-    for (std::size_t high = 0; high * block < tiles_.size(); ++high)
-      for (std::size_t first = 0; first < tiles_.size() / block; ++first)
+    const std::size_t block = std::min(kTiles, tiles_);
+    for (std::size_t high = 0; high * block < tiles_; ++high)
+      for (std::size_t first = 0; first < tiles_ / block; ++first)
         if (const std::size_t second = first ^ high; first <= second) blocks(first * block, second * block, block);
-    for (std::size_t r = 0; r < n_; ++r) finish_ps[r] = std::max(of(clock, r), of(left, r));
+    for (std::size_t r = 0; r < n_; ++r) finish_ps[r] = ended(r);
     return fits(finish_ps);
   }
 
  private:
   // When one rank ends that has itself for a partner in each step.
   std::int64_t alone() {
-    for (std::size_t s = 1; s < n_; ++s) {
-      const Sent sent = put(0, 0, s < group_, of(clock, 0));
-      of(clock, 0) = std::max(of(clock, 0), sent.arrives);
-      if (in_.in_place) of(clock, 0) += in_.copy_ps[0];
-    }
-    return std::max(of(clock, 0), of(left, 0));
+    for (auto s = static_cast<std::size_t>(in_.first); s < n_; ++s)
+      for (std::size_t c = 0; c < channels_.size(); ++c) {
+        const Sent sent = put(c, 0, 0, s < group_, of(channels_[c].clock, 0));
+        get(c, 0, sent.arrives, sent.leaves);
+      }
+    return ended(0);
+  }
+
+  std::int64_t ended(std::size_t r) {
+    std::int64_t last = of(kLeft, r);
+    for (const Channel& c : channels_) last = std::max(last, of(c.clock, r));
+    return last;
   }
 
   static PairedStatus fits(std::span<const std::int64_t> finish_ps) {
     return std::ranges::all_of(finish_ps, [](std::int64_t v) { return v <= kLatest; }) ? PairedStatus::ok : PairedStatus::overflow;
   }
 
-  std::int64_t& of(Column kind, std::size_t rank) {
-    return tiles_[rank / kTile].cells[kind][rank % kRows][rank / kRows % kColumns];
-  }
+  Row* tile(std::size_t i) { return &rows_[i * columns_ * kRows]; }
+  std::int64_t& of(std::size_t column, std::size_t rank) { return tile(rank / kTile)[column * kRows + rank % kRows].cells[rank / kRows % kColumns]; }
 
   bool prepare() {
     std::int64_t longest = 0;
     for (const PairedLinks& links : {in_.far, in_.near})
       for (const auto& column : {links.tx_ps, links.rx_ps, links.tx_latency_ps, links.rx_latency_ps}) longest = std::max(longest, std::ranges::max(column));
     longest = std::max({longest, std::ranges::max(in_.copy_ps), std::ranges::max(in_.begin_ps) / in_.ranks});
-    for (std::size_t r = 0; r < n_; ++r) {
-      of(clock, r) = in_.begin_ps[r];
-      of(tx, r) = of(rx, r) = of(left, r) = in_.late_ps[r];  // nothing is put to a rank before it enters
-      of(time_tx, r) = in_.far.tx_ps[r];
-      of(time_rx, r) = in_.far.rx_ps[r];
-      of(latency_tx, r) = in_.far.tx_latency_ps[r];
-      of(latency_rx, r) = in_.far.rx_latency_ps[r];
-      of(copies, r) = in_.copy_ps[r];
-      if (!in_.tx_link.empty() && (changes_.on(in_.tx_link[r]) || changes_.on(in_.rx_link[r]))) odd_[r / kTile] = true;
+    for (std::size_t r = 0; r < n_; ++r) of(kLeft, r) = in_.late_ps[r];
+    for (std::size_t i = 0; i < n_ * channels_.size(); ++i) {
+      const Channel& c = channels_[i / n_];
+      const std::size_t r = i % n_;
+      of(c.clock, r) = in_.begin_ps[i];
+      of(kMemory, r) = std::max(of(kMemory, r), in_.begin_ps[i]);  // in place, the channels before it were done with their copies by then
+      of(c.tx, r) = of(c.rx, r) = in_.late_ps[r];  // nothing is put to a rank before it enters
+      of(c.time_tx, r) = in_.far.tx_ps[i];
+      of(c.time_rx, r) = in_.far.rx_ps[i];
+      of(c.latency_tx, r) = in_.far.tx_latency_ps[i];
+      of(c.latency_rx, r) = in_.far.rx_latency_ps[i];
+      of(c.copies, r) = in_.copy_ps[i];
+      if (!in_.tx_link.empty() && (changes_.on(in_.tx_link[i]) || changes_.on(in_.rx_link[i]))) odd_[r / kTile] = true;
     }
-    return longest < (kLatest << 1) / (8 * in_.ranks);
+    return longest < (kLatest << 1) / (8 * in_.ranks * static_cast<std::int64_t>(channels_.size()));
   }
 
   // All steps in which the tiles of one block meet those of another, or those of one block each other.
@@ -140,7 +193,7 @@ class Paired {
         const std::size_t one = first + i, other = second + (i ^ apart);
         if (one > other) continue;
         if (one == other) {
-          for (std::size_t s = 1; s < std::min(kTile, n_); ++s) step(one, other, s);
+          for (auto s = static_cast<std::size_t>(in_.first); s < std::min(kTile, n_); ++s) step(one, other, s);
         } else {
           tiles(one, other);
         }
@@ -151,19 +204,18 @@ class Paired {
   // All steps in which two tiles meet.
   void tiles(std::size_t one, std::size_t other) {
     const std::size_t far = (one ^ other) * kTile;
+    if (far < static_cast<std::size_t>(in_.first)) return;
     if (odd_[one] || odd_[other] || far < group_) {
       for (std::size_t s = 0; s < kTile; ++s) step(one, other, far + s);
       return;
     }
-    Tile &here = tiles_[one], &there = tiles_[other];
+    Row* const there = tile(other);
     for (std::size_t permuted = 0; permuted < kColumns; ++permuted) {
-      for (std::size_t kind = 0; kind < kKinds; ++kind)
-        for (std::size_t l = 0; l < kRows; ++l)
-          for (std::size_t h = 0; h < kColumns; ++h) visitor_.cells[kind][l][h] = there.cells[kind][l][h ^ permuted];
-      meet_(here, visitor_);
-      for (std::size_t kind = 0; kind < kMoving; ++kind)
-        for (std::size_t l = 0; l < kRows; ++l)
-          for (std::size_t h = 0; h < kColumns; ++h) there.cells[kind][l][h ^ permuted] = visitor_.cells[kind][l][h];
+      for (std::size_t row = 0; row < columns_ * kRows; ++row)
+        for (std::size_t h = 0; h < kColumns; ++h) visitor_[row].cells[h] = there[row].cells[h ^ permuted];
+      meet_(channels_, tile(one), visitor_.data());
+      for (std::size_t row = 0; row < moving_ * kRows; ++row)
+        for (std::size_t h = 0; h < kColumns; ++h) there[row].cells[h ^ permuted] = visitor_[row].cells[h];
     }
   }
 
@@ -174,48 +226,57 @@ class Paired {
   }
 
   void exchange(std::size_t r, std::size_t q) {
-    const std::int64_t clock_r = of(clock, r), clock_q = of(clock, q);
     const bool inside = r / group_ == q / group_;
-    const Sent go = put(r, q, inside, clock_r), come = put(q, r, inside, clock_q);
-    of(clock, r) = std::max(clock_r, come.arrives);
-    of(clock, q) = std::max(clock_q, go.arrives);
-    if (!in_.in_place) return;
-    of(clock, r) = std::max(of(clock, r), go.leaves) + in_.copy_ps[r];
-    of(clock, q) = std::max(of(clock, q), come.leaves) + in_.copy_ps[q];
+    for (std::size_t c = 0; c < channels_.size(); ++c) {
+      const std::size_t clock = channels_[c].clock;
+      const Sent go = put(c, r, q, inside, of(clock, r)), come = put(c, q, r, inside, of(clock, q));
+      get(c, r, come.arrives, go.leaves);
+      get(c, q, go.arrives, come.leaves);
+    }
+  }
+
+  // What was put to a rank has come, and in place, once its own put has left, is copied.
+  void get(std::size_t c, std::size_t r, std::int64_t arrives, std::int64_t leaves) {
+    std::int64_t &now = of(channels_[c].clock, r), &memory = of(kMemory, r);
+    now = std::max(now, arrives);
+    if (in_.in_place) memory = now = std::max({now, leaves, memory}) + of(channels_[c].copies, r);
   }
 
   struct Sent {
     std::int64_t leaves = 0, arrives = 0;
   };
-  Sent put(std::size_t from, std::size_t to, bool inside, std::int64_t now) {
-    std::int64_t &a = inside ? near_tx_[from] : of(tx, from), &b = inside ? near_rx_[to] : of(rx, to);
-    const PairedLinks& links = inside ? in_.near : in_.far;
+  Sent put(std::size_t c, std::size_t from, std::size_t to, bool inside, std::int64_t now) {
+    const Channel& at = channels_[c];
+    std::int64_t &a = inside ? near_tx_[from] : of(at.tx, from), &b = inside ? near_rx_[to] : of(at.rx, to);
     const std::int64_t start = std::max({now, a, b});
-    a = start + links.tx_ps[from];
-    b = start + links.rx_ps[to];
+    a = start + (inside ? in_.near.tx_ps[from] : of(at.time_tx, from));
+    b = start + (inside ? in_.near.rx_ps[to] : of(at.time_rx, to));
     if (!inside && !in_.tx_link.empty()) {
-      a = through(start, a, in_.tx_link[from], in_.tx_bytes_per_s[from]);
-      b = through(start, b, in_.rx_link[to], in_.rx_bytes_per_s[to]);
+      const std::size_t i = c * n_ + from, j = c * n_ + to;
+      a = through(start, a, in_.tx_link[i], in_.nbytes[c], in_.tx_bytes_per_s[i]);
+      b = through(start, b, in_.rx_link[j], in_.nbytes[c], in_.rx_bytes_per_s[j]);
     }
     const std::int64_t leaves = std::max(a, b);
-    of(left, from) = std::max(of(left, from), leaves);
-    return {leaves, leaves + links.tx_latency_ps[from] + links.rx_latency_ps[to]};
+    of(kLeft, from) = std::max(of(kLeft, from), leaves);
+    if (inside) return {leaves, leaves + in_.near.tx_latency_ps[from] + in_.near.rx_latency_ps[to]};
+    return {leaves, leaves + of(at.latency_tx, from) + of(at.latency_rx, to)};
   }
 
   // Saturated where nothing passes any more.
-  [[nodiscard]] std::int64_t through(std::int64_t start, std::int64_t else_ps, std::int32_t link, std::int64_t rate) const {
+  [[nodiscard]] std::int64_t through(std::int64_t start, std::int64_t else_ps, std::int32_t link, std::int64_t nbytes, std::int64_t rate) const {
     if (!changes_.on(link)) return else_ps;
-    return std::min(changes_.through_ps(link, std::min(start, 2 * kLatest) + (in_.nbytes > 0 ? in_.alpha_ps : 0), in_.nbytes, rate), 2 * kLatest);
+    return std::min(changes_.through_ps(link, std::min(start, 2 * kLatest) + (nbytes > 0 ? in_.alpha_ps : 0), nbytes, rate), 2 * kLatest);
   }
 
   const PairedInput& in_;
-  std::size_t n_, group_;
+  std::size_t n_, group_, tiles_;
+  std::size_t moving_ = 0, columns_ = 0;  // of a tile: those that change come first
   Changes changes_;
   std::vector<std::int64_t> near_tx_, near_rx_;
-  std::vector<Tile> tiles_;
-  std::vector<bool> odd_;  // by tile: a rate of it changes
-  Tile visitor_;
-  decltype(&meet_base) meet_;
+  std::vector<Channel> channels_;
+  std::vector<Row> rows_, visitor_;  // tile by tile [columns][kRows]
+  std::vector<bool> odd_;            // by tile: a rate of it changes
+  decltype(&meet_alone_base) meet_;
 };
 
 }  // namespace

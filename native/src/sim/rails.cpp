@@ -27,7 +27,7 @@ bool good(const RailsInput& in, const RailsOutput& out) {
   const auto nics = static_cast<std::size_t>(in.nics) * units;
   const auto times = [&](const auto& column, std::size_t size) { return column.size() == size && all(column, time); };
   const auto rates = [&](const auto& column, std::size_t size) { return column.size() == size && all(column, [](std::int64_t v) { return v >= 0; }); };
-  if (!time(in.alpha_ps) || !time(in.near_bytes)) return false;
+  if (!time(in.alpha_ps) || !all(in.near_bytes, time) || in.channel < 0 || in.channel >= std::ssize(in.near_bytes)) return false;
   if (in.nic.empty() || in.nic.size() % group != 0 || !all(in.nic, below(in.nics))) return false;
   if (in.map_of.size() != units || !all(in.map_of, below(static_cast<std::int64_t>(in.nic.size() / group)))) return false;
   if (in.class_of.size() != units || !all(in.class_of, below(in.classes))) return false;
@@ -249,22 +249,26 @@ class Rails {
     return true;
   }
 
+  // A put inside each class.
+  void inside(std::size_t channel, std::size_t from, std::size_t to) {
+    const std::int64_t nbytes = in_.near_bytes[channel];
+    for (std::size_t c = 0; c < classes_; ++c) {
+      const std::size_t a = from * classes_ + c, b = to * classes_ + c;
+      const std::int64_t start = std::max({in_.near_late_ps[a], in_.near_late_ps[b], near_tx_[a], near_rx_[b]});
+      near_tx_[a] = std::min(start + busy(nbytes, in_.near_tx_bytes_per_s[a]), 2 * kLatest);
+      near_rx_[b] = std::min(start + busy(nbytes, in_.near_rx_bytes_per_s[b]), 2 * kLatest);
+      if (channel != static_cast<std::size_t>(in_.channel)) continue;
+      const std::int64_t leaves = std::max(near_tx_[a], near_rx_[b]);
+      out_.seen_ps[b] = std::max(out_.seen_ps[b], leaves + in_.near_tx_latency_ps[a] + in_.near_rx_latency_ps[b]);
+      out_.near_left_ps[a] = std::max(out_.near_left_ps[a], leaves);
+    }
+  }
+
   // The puts inside nodes that the next hop waits for, or at last those that stay there; and when each rank of a class has seen all so far.
   void inside(std::int64_t* ready) {
-    for (std::size_t distance = 1; distance < group_; ++distance) {
-      for (std::size_t from = 0; from < group_; ++from) {
-        const std::size_t to = (from + distance) % group_;
-        for (std::size_t c = 0; c < classes_; ++c) {
-          const std::size_t a = from * classes_ + c, b = to * classes_ + c;
-          const std::int64_t start = std::max({in_.near_late_ps[a], in_.near_late_ps[b], near_tx_[a], near_rx_[b]});
-          near_tx_[a] = std::min(start + busy(in_.near_bytes, in_.near_tx_bytes_per_s[a]), 2 * kLatest);
-          near_rx_[b] = std::min(start + busy(in_.near_bytes, in_.near_rx_bytes_per_s[b]), 2 * kLatest);
-          const std::int64_t leaves = std::max(near_tx_[a], near_rx_[b]);
-          out_.seen_ps[b] = std::max(out_.seen_ps[b], leaves + in_.near_tx_latency_ps[a] + in_.near_rx_latency_ps[b]);
-          out_.near_left_ps[a] = std::max(out_.near_left_ps[a], leaves);
-        }
-      }
-    }
+    for (std::size_t distance = 1; distance < group_; ++distance)
+      for (std::size_t channel = 0; channel < in_.near_bytes.size(); ++channel)
+        for (std::size_t from = 0; from < group_; ++from) inside(channel, from, (from + distance) % group_);
     if (ready == nullptr) return;
     for (std::size_t c = 0; c < classes_; ++c)
       for (std::size_t l = 0; l < group_; ++l) ready[c * group_ + l] = out_.seen_ps[l * classes_ + c];

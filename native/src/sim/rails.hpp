@@ -4,7 +4,7 @@
 // comes after them (ccl_lab/simulator/rails.py). Invariant: every number is the one that exact.cpp finds for the unrolled schedule, or the
 // status says that this evaluation does not apply.
 //
-// Order. The puts inside nodes take no ticks and are of one batch: round by round, each link once a round. Before each hop every rank waits
+// Order. The puts inside nodes take no ticks and are of one batch: round by round, each link once a round and channel. Before each hop every rank waits
 // as often, for what was raised in that batch, so that the puts of a hop are of one batch too, and those of the next hop of a later one. In
 // a hop the NICs of two nodes serve no others, so that turns are dealt out for two nodes alone; where NICs are lost, for each two *maps* of
 // local indices to NICs that there are.
@@ -27,7 +27,8 @@ struct RailsInput {
   std::span<const std::int32_t> nic;       // [maps][group] of the node; map 0 is the usual one
   std::span<const std::int32_t> map_of;    // [units]
   std::span<const std::int64_t> bytes;     // [group][puts] that a rank puts to another node, in order; -1: no put
-  std::int64_t near_bytes = 0;             // of a put inside a node
+  std::int64_t channel = 0;                // that is evaluated: it meets the others inside nodes alone
+  std::span<const std::int64_t> near_bytes;  // [channels] of a put inside a node
   std::span<const std::int64_t> tx_bytes_per_s, tx_latency_ps, rx_bytes_per_s, rx_latency_ps;                       // of NICs
   std::span<const std::int64_t> near_tx_bytes_per_s, near_tx_latency_ps, near_rx_bytes_per_s, near_rx_latency_ps;  // of ranks, by class
   std::span<const std::int64_t> near_late_ps;
