@@ -22,7 +22,7 @@
 // messages came, which differs on and on after a unit has waited, and nothing follows from it. Afterwards some rounds are evaluated, which tell them. Where the
 // unit before follows a reference as well that is known from the two references and from the offsets, for many rounds at a time. Everything
 // else is evaluated, round by round: the way from the first messages to offsets that come back, the rounds in which some stations add and
-// others do not any more, and those in which somebody is late. Where that is too much it is `bad_input`.
+// others do not any more, and those in which somebody is late. Where that is too much work it is `too_much`.
 //
 // Units that wait. Behind a unit that is slower than they are units wait for each message: their offsets never come back. They are a band, through which
 // messages are followed one by one (own_time_band.hpp), up to a unit that still goes on in its own time; a unit joins the band when it has waited for long.
@@ -37,8 +37,8 @@
 
 namespace ccl_lab::sim {
 
-// finish_ps and end_ps; end_batch is left alone. bad_input: what is not so (several slices, rates that change, sizes of too many kinds), or is too much
-// work: `rounds` says how many were evaluated. The input is good already (rings.cpp).
+// finish_ps and end_ps; end_batch is left alone. bad_input: what is not so (several slices, rates that change, sizes of too many kinds); too_much:
+// `rounds` says how many were evaluated by then. The input is good already (rings.cpp).
 [[nodiscard]] RingsStatus own_time_rings(const RingsInput& in, RingsOutput& out);
 
 }  // namespace ccl_lab::sim
