@@ -17,7 +17,7 @@ has left a unit when the next one comes there, nothing waits for anything, and t
 as long, and begin when that one does. How far a longer one falls behind a shorter one only grows from step to step: what holds at the first
 step, where nodes begin at different times, and at the last one, held at all of them. Where it does not hold, or units are not alike, each
 message is followed all the way round (native/src/sim/followed.hpp); where units do not have to wait for messages each goes on in its own
-time (native/src/sim/own_time.hpp); or else all are evaluated, step by step.
+time (native/src/sim/own_time.hpp); or else all are evaluated, step by step. Links may change in time but for the last of these.
 
 **Both directions.** A ring that runs backwards sends to the unit before. Of one unit, or of two, that is the unit after as well: where
 all units are one of at most two kinds, rings in both directions are evaluated like those in one. Elsewhere all units go on together
@@ -214,7 +214,7 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
             found = _each_by_itself(of, [sizes, free, *(begin or ())], loops.steps, int(rows.latency.flat[0]))
         messages = units * chains * stations * slices * loops.depth * loops.steps
         of_one_length = cache(lambda: again(sizes.max(axis=-1, keepdims=True), free, begin, one_by_one=True))
-        if found is None and simple and jumps and not changes and not rows.backward.any():
+        if found is None and simple and jumps and not rows.backward.any():
             found = _unit_by_unit(of_one_length, lambda: told(units), rows.shape, slices, is_last=messages > _MOST_EACH)
         if found is None and simple and stations == 1 and not changes and messages <= _MOST_SWEPT:
             found = _step_by_step("swept", of_one_length, told(units), rows.shape, slices)

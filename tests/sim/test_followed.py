@@ -14,7 +14,7 @@ from ccl_lab.planner import outline, plan
 from ccl_lab.simulator import finish_times, loops, summarize
 from ccl_lab.topo import Topology
 
-from .draws import drawn_rings, equal_to_every_message
+from .draws import changing, drawn_rings, equal_to_every_message
 from .oracle import Oracle
 from .test_scale import MOST_OPS, even_topology
 from .test_swept import case
@@ -68,6 +68,12 @@ def made(rng: np.random.Generator, topology: Topology, most_ops: int = MOST_OPS)
 def test_random_clusters(block: int, done: Counter[tuple[str, bool]]) -> None:
     compared = equal_to_every_message(drawn_rings(range(50 * block, 50 * block + 50), 15, draw, made))
     assert compared > 20 and done["followed", True] > 2 * done["followed", False]
+
+
+@pytest.mark.parametrize("block", range(8))
+def test_random_clusters_whose_nics_change_in_time(block: int, done: Counter[tuple[str, bool]]) -> None:
+    compared = equal_to_every_message(changing(drawn_rings(range(50 * block, 50 * block + 50), 17, draw, made)))
+    assert compared > 10 and done["followed", True] > done["followed", False]
 
 
 def test_the_oracle(done: Counter[tuple[str, bool]]) -> None:

@@ -28,6 +28,8 @@
 // messages are followed one by one (own_time_band.hpp), up to a unit that still goes on in its own time; a unit joins the band when it has waited for long.
 // It is taken apart where messages may be waited for no more: its units are visited again then, from where they are.
 //
+// Units with links whose rate changes in time have no reference: all their rounds are evaluated, each by itself.
+//
 // The circle. Units are visited one after the other, the first as if no message had to be waited for. They are gone over again until one of them sends what it
 // sent the time before. A unit's round needs those before it and one `group` rounds before it of the unit before, so that there is one solution, and what is
 // wrong from some round on is wrong a whole ring later when it comes round: the third time all is right.
@@ -37,7 +39,7 @@
 
 namespace ccl_lab::sim {
 
-// finish_ps and end_ps; end_batch is left alone. bad_input: what is not so (several slices, rates that change, sizes of too many kinds); too_much:
+// finish_ps and end_ps; end_batch is left alone. bad_input: what is not so (several slices, sizes of too many kinds); too_much:
 // `rounds` says how many were evaluated by then. The input is good already (rings.cpp).
 [[nodiscard]] RingsStatus own_time_rings(const RingsInput& in, RingsOutput& out);
 
