@@ -17,7 +17,7 @@ has left a unit when the next one comes there, nothing waits for anything, and t
 as long, and begin when that one does. How far a longer one falls behind a shorter one only grows from step to step: what holds at the first
 step, where nodes begin at different times, and at the last one, held at all of them. Where it does not hold, or units are not alike, each
 message is followed all the way round (native/src/sim/followed.hpp); where units do not have to wait for messages each goes on in its own
-time (native/src/sim/own_time.hpp); or else all are evaluated, step by step.
+time (native/src/sim/own_time.hpp); or else all are evaluated, step by step. Links may change in time but for the last of these.
 
 **Both directions.** A ring that runs backwards sends to the unit before. Of one unit, or of two, that is the unit after as well: where
 all units are one of at most two kinds, rings in both directions are evaluated like those in one. Elsewhere all units go on together
@@ -48,7 +48,7 @@ _MOST_EACH, _MOST_SWEPT = 2_000_000_000, 20_000_000_000
 # Of equal units, where fewer would do: what they send goes round among so many at a time.
 _MOST_COPIES = 1024
 
-_OK, _DISORDER, _OVERFLOW, _BAD, _OUT_OF_MEMORY, _TOO_MANY = range(6)
+_OK, _DISORDER, _OVERFLOW, _BAD, _OUT_OF_MEMORY, _TOO_MANY, _TOO_MUCH = range(7)
 
 
 class Rows:
@@ -214,10 +214,8 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
             found = _each_by_itself(of, [sizes, free, *(begin or ())], loops.steps, int(rows.latency.flat[0]))
         messages = units * chains * stations * slices * loops.depth * loops.steps
         of_one_length = cache(lambda: again(sizes.max(axis=-1, keepdims=True), free, begin, one_by_one=True))
-        if found is None and simple and jumps and not changes and not rows.backward.any():
-            for how in ("own_time", "followed") if min(chains, stations) > 1 else ("followed",):
-                if found is None:
-                    found = _step_by_step(how, of_one_length, told(units), rows.shape, slices)
+        if found is None and simple and jumps and not rows.backward.any():
+            found = _unit_by_unit(of_one_length, lambda: told(units), rows.shape, slices, is_last=messages > _MOST_EACH)
         if found is None and simple and stations == 1 and not changes and messages <= _MOST_SWEPT:
             found = _step_by_step("swept", of_one_length, told(units), rows.shape, slices)
         if found is not None:
@@ -283,19 +281,40 @@ def _told(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: Topol
     }  # fmt: skip
 
 
+def _unit_by_unit(of_one_length: Callable[[], tuple[I64, I64, I64, dict[str, int]]], told: Callable[[], dict[str, Any]],
+                  shape: tuple[int, ...], slices: int, *, is_last: bool) -> tuple[I64, I64, I64, dict[str, int]] | None:  # fmt: skip
+    """As `_step_by_step`, in own time or followed; told: inputs anew. is_last: what comes after it is a refusal, to be told soon."""
+    if min(shape[1:]) > 1:
+        try:
+            found = _step_by_step("own_time", of_one_length, told(), shape, slices)
+        except _TooMuchError:  # to follow each message is no less work
+            if is_last:
+                return None
+        else:
+            if found is not None:
+                return found
+    return _step_by_step("followed", of_one_length, told(), shape, slices)
+
+
+class _TooMuchError(Exception):
+    """An evaluation was made for what it got, and gave up since it would take too long."""
+
+
 def _step_by_step(how: str, of_one_length: Callable[[], tuple[I64, I64, I64, dict[str, int]]], inputs: dict[str, Any],
                   shape: tuple[int, ...], slices: int) -> tuple[I64, I64, I64, dict[str, int]] | None:  # fmt: skip
     """What `evaluate` returns, of messages of several lengths; None where it is not made for that, or they do not go round by round.
 
     how: "followed", each all the way round, "own_time", unit by unit, or "swept", all of a step at once. of_one_length: what `evaluate`
     returns where all messages are alike: the order in which links serve does not depend on lengths, nor do batches. shape: units, chains
-    and stations.
+    and stations. Raises _TooMuchError.
     """
     try:
         *_, end_batch, _ = of_one_length()
     except Inapplicable:
         return None
     status, rounds, jumped = _core.simulate_rings({**inputs, how: True})
+    if status == _TOO_MUCH:
+        raise _TooMuchError
     if status == _BAD:
         return None
     _check(status)

@@ -119,6 +119,21 @@ def drawn_rings(seeds: Iterable[int], salt: int, draw: Callable[..., Any], made:
             yield (seed, topology, options, *rings)
 
 
+def changing(rings: Iterable[Ring]) -> Iterator[Ring]:
+    """The same, with NICs whose rates change while they go round; at times one changes again and again."""
+    for seed, topology, options, outlined, nbytes, planned in rings:
+        rng = np.random.default_rng([seed, 9])
+        try:
+            whole = int(finish_times(outlined, topology, nbytes, merge=False, jumps=False, **options)[0].max())
+        except (Inapplicable, UsageError):
+            continue
+        rates = random_changes(rng, topology, int(whole * rng.choice([0.2, 1, 1.5])))
+        if rng.random() < 0.2:
+            nic, first = next(iter(rates.items()))
+            rates[nic] = [(1 + i * whole // 40, first[-1][1] // (1 + i % 3) + 1) for i in range(40) if i * whole // 40 > i - 1]
+        yield seed, topology, {**options, "changes": Changes.of(links_of(topology, rates))}, outlined, nbytes, planned
+
+
 def equal_to_every_message(rings: Iterable[Ring]) -> int:
     """How many were evaluated both ways, message by message too; all of them came to the same times."""
     compared = 0

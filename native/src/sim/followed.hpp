@@ -14,6 +14,8 @@
 // the first began with: otherwise they are gone over again. A trail that is wrong beyond its e-th unit leaves the next one right up to its
 // (e + 1)-th, so that after as many messages as a way is long all are right.
 //
+// Units with links whose rate changes in time are like no others: each message is evaluated there by itself.
+//
 // Many alike. Where units are alike, what a message does follows from its length, from when it begins, and from the trail before it. Soon
 // after a long message nothing is left of those before it, so that there are few of these three: trails have numbers, and a message that is
 // like one before is not followed again.
@@ -23,7 +25,7 @@
 
 namespace ccl_lab::sim {
 
-// finish_ps and end_ps; end_batch is left alone. bad_input: what is not so (rates that change, sizes of too many kinds), or is too much work
+// finish_ps and end_ps; end_batch is left alone. bad_input: what is not so (sizes of too many kinds), or is too much work
 // for being worth it: `rounds` says how many were evaluated. The input is good already (rings.cpp).
 [[nodiscard]] RingsStatus followed_rings(const RingsInput& in, RingsOutput& out);
 

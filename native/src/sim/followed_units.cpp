@@ -20,11 +20,12 @@ template <bool kNotes>
 
 FollowedUnits::FollowedUnits(const RingsInput& in)
     : units(static_cast<std::size_t>(in.units)), chains(static_cast<std::size_t>(in.chains)), stations(static_cast<std::size_t>(in.stations)),
-      depth(static_cast<std::size_t>(in.depth)), group(stations * depth), most(*std::ranges::max_element(in.slices)), messages(in.steps * in.depth), in_(in) {
+      depth(static_cast<std::size_t>(in.depth)), group(stations * depth), most(*std::ranges::max_element(in.slices)), messages(in.steps * in.depth), in_(in),
+      changes_(in.changes, static_cast<std::size_t>(in.all_links)) {
   for (const auto& ids : {in.memory, in.link_a, in.link_b})
     for (const std::int32_t id : ids) words = std::max(words, static_cast<std::size_t>(id) + 1);
   words += 2 * chains * stations;
-  fits_ = in.steps >= in.stations && in.changes.link.empty() && in.n_sizes == in.units * in.stations;
+  fits_ = in.steps >= in.stations && in.n_sizes == in.units * in.stations;
   if (fits_) find_sizes();
   if (fits_) find_kinds();
 }
@@ -53,8 +54,11 @@ void FollowedUnits::find_kinds() {
   std::vector<std::int64_t> key, ready;
   kind.resize(units);
   kind_alone.resize(units);
+  changes_in_.assign(units, false);
+  for (std::size_t row = 0; row < in_.all_a.size(); ++row)
+    if (changes_.on(in_.all_a[row]) || changes_.on(in_.all_b[row])) changes_in_[row / each] = true;
   for (std::size_t u = 0; u < units; ++u) {
-    key.clear();
+    key.assign(1, changes(u) ? static_cast<std::int64_t>(u) : -1);
     for (std::size_t row = u * each; row < (u + 1) * each; ++row)
       key.insert(key.end(), {in_.memory[row], in_.link_a[row], in_.link_b[row], in_.memory_bytes_per_s[row], in_.a_bytes_per_s[row], in_.b_bytes_per_s[row],
                              in_.latency_ps[row]});
@@ -102,7 +106,7 @@ std::int64_t FollowedUnits::alike(std::int64_t n) const {
 
 template <FollowedUnits::How kHow>
 std::int64_t* FollowedUnits::through(std::size_t unit, std::int64_t n, const std::uint8_t* size, std::int64_t* state, const Alone& told) const {
-  constexpr bool kUnasked = kHow == How::unasked, kNotes = kHow != How::plain, kAlone = kHow == How::alone || kUnasked;
+  constexpr bool kUnasked = kHow == How::unasked, kChanging = kHow == How::changing, kNotes = kHow != How::plain && !kChanging, kAlone = kHow == How::alone || kUnasked;
   const Post* const posts = posts_of(unit);
   std::int64_t *const left = state + chains * stations, *const came = told.goes, *gaps = told.gaps;
   for (std::size_t i = 0; i < stations; ++i) {
@@ -135,8 +139,12 @@ std::int64_t* FollowedUnits::through(std::size_t unit, std::int64_t n, const std
         state[post.memory] = free;
       }
       const std::int64_t start = links_decide ? free : later<kNotes>(entered, free, gaps);
-      state[post.a] = start + busy.a_ps;
-      state[post.b] = start + busy.b_ps;
+      if constexpr (kChanging) {
+        occupy(unit * chains * stations + at, post, busy, start, state);
+      } else {
+        state[post.a] = start + busy.a_ps;
+        state[post.b] = start + busy.b_ps;
+      }
       const std::int64_t end = std::max(state[post.a], state[post.b]);
       if (does.last) left[at] = end;
       came[c] = end + post.latency_ps;
@@ -163,7 +171,8 @@ std::int64_t* FollowedUnits::rest(const User* users, const std::uint8_t* size, s
 }
 
 void FollowedUnits::pass(std::size_t unit, std::int64_t n, const std::uint8_t* size, std::int64_t* state, std::int64_t* came) const {
-  through<How::plain>(unit, n, size, state, {came, nullptr, nullptr, nullptr});
+  const Alone told{came, nullptr, nullptr, nullptr};
+  changes(unit) ? through<How::changing>(unit, n, size, state, told) : through<How::plain>(unit, n, size, state, told);
 }
 
 std::int64_t* FollowedUnits::pass_noting(std::size_t unit, std::int64_t n, const std::uint8_t* size, std::int64_t* state, std::int64_t* came,
@@ -222,21 +231,20 @@ bool FollowedUnits::all_entered(std::size_t unit, const std::int64_t* state) con
   return true;
 }
 
-namespace {
-
-// A station sends on what it has.
-template <class Post>
-std::int64_t sends(const Post& post, std::uint8_t size, std::int64_t* state, std::size_t at, std::int64_t* left) {
-  const auto& busy = post.busy[size];
+std::int64_t FollowedUnits::sends(std::size_t unit, std::size_t at, std::uint8_t size, std::int64_t* state, std::int64_t* left) const {
+  const Post& post = posts_of(unit)[at];
+  const Busy& busy = post.busy[size];
   const std::int64_t start = std::max(std::max(state[at], post.ready_ps), std::max(state[post.a], state[post.b]));
-  state[post.a] = start + busy.a_ps;
-  state[post.b] = start + busy.b_ps;
+  if (changes(unit)) {
+    occupy(unit * chains * stations + at, post, busy, start, state);
+  } else {
+    state[post.a] = start + busy.a_ps;
+    state[post.b] = start + busy.b_ps;
+  }
   const std::int64_t end = std::max(state[post.a], state[post.b]);
   if (left) *left = end;
   return end + post.latency_ps;
 }
-
-}  // namespace
 
 // As Unit::begin and Unit::warm_up.
 void FollowedUnits::begin(std::size_t unit, std::int64_t* state, std::int64_t* starts) const {
@@ -247,7 +255,7 @@ void FollowedUnits::begin(std::size_t unit, std::int64_t* state, std::int64_t* s
   const auto goes = [&](std::size_t c, std::size_t i, std::int64_t message, std::size_t origin) {  // message: after `depth` own ones
     const auto n = static_cast<std::size_t>(message), own = n % depth;
     const bool last = work(message - in_.depth).last;
-    const std::int64_t arrives = sends(posts[c * stations + i], size_of(c, 0, unit * stations + origin, own), state, c * stations + i,
+    const std::int64_t arrives = sends(unit, c * stations + i, size_of(c, 0, unit * stations + origin, own), state,
                                        last ? state + each + c * stations + i : nullptr);
     if (i + 1 < stations) {
       mail[(c * stations + i + 1) * depth + own] = arrives;
@@ -299,7 +307,7 @@ void FollowedUnits::end(std::size_t unit, std::int64_t slice, const std::uint8_t
     std::int64_t* const left = state + chains * stations + at;
     *left = 0;
     for (std::size_t own = 0; own < depth; ++own)
-      starts[own * chains + c] = sends(posts[at], size_of(c, slice + 1, unit, own), state, at, work(static_cast<std::int64_t>(own) - in_.depth).last ? left : nullptr);
+      starts[own * chains + c] = sends(unit, at, size_of(c, slice + 1, unit, own), state, work(static_cast<std::int64_t>(own) - in_.depth).last ? left : nullptr);
   }
 }
 

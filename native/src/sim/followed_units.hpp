@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "busy.hpp"
+#include "changes.hpp"
 #include "rings.hpp"
 
 namespace ccl_lab::sim {
@@ -65,6 +66,8 @@ class FollowedUnits {
   [[nodiscard]] bool memories_apart() const;
   // Whether the ranks that its stations put to have entered before their clocks.
   [[nodiscard]] bool all_entered(std::size_t unit, const std::int64_t* state) const;
+  // Whether rates of its links change in time. Such a unit is of a kind of its own, and is not passed noting, nor alone.
+  [[nodiscard]] bool changes(std::size_t unit) const { return changes_in_[unit]; }
 
  private:
   static constexpr std::size_t kMostSizes = 8;
@@ -86,14 +89,26 @@ class FollowedUnits {
   [[nodiscard]] Post post(std::size_t row) const;
   [[nodiscard]] Work work(std::int64_t message) const;
   [[nodiscard]] const Post* posts_of(std::size_t unit) const { return posts_.data() + kind[unit] * chains * stations; }
-  enum class How : std::uint8_t { plain, noting, alone, unasked };  // unasked: alone, and nobody waits for a memory; both note, too
+  enum class How : std::uint8_t { plain, changing, noting, alone, unasked };  // unasked: alone, and nobody waits for a memory; both note, too
   template <How kHow>
   std::int64_t* through(std::size_t unit, std::int64_t n, const std::uint8_t* size, std::int64_t* state, const Alone& told) const;
   template <bool kNotes>
   std::int64_t* rest(const User* users, const std::uint8_t* size, std::int64_t* state, std::int64_t* gaps) const;
+  // A station of a unit sends on what it has; when that comes.
+  std::int64_t sends(std::size_t unit, std::size_t at, std::uint8_t size, std::int64_t* state, std::int64_t* left) const;
+  // When a link that is given a message at `start` is free again.
+  [[nodiscard]] std::int64_t through_link(std::int32_t link, std::int64_t start, std::int64_t busy_ps, std::int64_t bytes, std::int64_t bytes_per_s) const {
+    return changes_.on(link) ? changes_.through_ps(link, start + (bytes > 0 ? in_.alpha_ps : 0), bytes, bytes_per_s) : start + busy_ps;
+  }
+  void occupy(std::size_t row, const Post& post, const Busy& busy, std::int64_t start, std::int64_t* state) const {
+    state[post.a] = through_link(in_.all_a[row], start, busy.a_ps, busy.bytes, in_.a_bytes_per_s[row]);
+    state[post.b] = through_link(in_.all_b[row], start, busy.b_ps, busy.bytes, in_.b_bytes_per_s[row]);
+  }
   [[nodiscard]] std::uint8_t size_of(std::size_t chain, std::int64_t slice, std::size_t position, std::size_t i) const;
 
   const RingsInput& in_;
+  Changes changes_;
+  std::vector<bool> changes_in_;        // by unit
   bool fits_ = true;
   std::vector<std::int64_t> bytes_;     // the sizes that there are
   std::vector<std::uint8_t> size_;      // of each of in.bytes

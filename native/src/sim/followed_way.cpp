@@ -2,6 +2,7 @@
 #include "followed_way.hpp"
 
 #include <algorithm>
+#include <ranges>
 #include <utility>
 
 namespace ccl_lab::sim {
@@ -25,7 +26,8 @@ std::int64_t repeats(const Column& before, const Column& now, std::size_t count)
 
 }  // namespace
 
-// A ring may pass through odd nodes the other way round: then every other unit is like this one.
+// A ring may pass through odd nodes the other way round: then every other unit is like this one. Where rates change in time none is like another one, nor
+// like itself a whole ring later.
 void Way::find_runs() {
   const auto& kind = units_.kind;
   const auto others = [&](std::size_t apart) {
@@ -34,11 +36,12 @@ void Way::find_runs() {
     return count;
   };
   period_ = n_ % 2 == 0 && others(1) > others(2) ? 2 : 1;
-  alike_ = others(static_cast<std::size_t>(period_)) == 0;
+  const auto changes = [&](std::size_t unit) { return units_.changes(unit); };
+  alike_ = others(static_cast<std::size_t>(period_)) == 0 && std::ranges::none_of(std::views::iota(std::size_t{0}, kind.size()), changes);
   runs_.assign(kind.size(), 0);
   for (std::int64_t u = 2 * n_ - 1; u >= 0; --u) {  // twice, for those across unit 0
     const auto here = static_cast<std::size_t>(u % n_), back = static_cast<std::size_t>((u % n_ + n_ - period_) % n_);
-    runs_[here] = kind[here] == kind[back] ? std::min(runs_[(here + 1) % kind.size()] + 1, 4 * n_) : 0;
+    runs_[here] = kind[here] == kind[back] && !changes(here) ? std::min(runs_[(here + 1) % kind.size()] + 1, 4 * n_) : 0;
   }
   if (alike_) std::ranges::fill(runs_, kAlways);
 }

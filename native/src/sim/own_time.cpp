@@ -29,9 +29,11 @@ constexpr std::size_t kFewest = 5;        // units that are alike for a referenc
 constexpr std::int64_t kLeastStride = 8;  // rounds between two looks at the offsets
 constexpr std::size_t kLongest = 8;       // period of offsets, in strides
 constexpr std::int64_t kToFollow = 2;     // rounds after which memories are what they are (FollowedUnits::memories_follow)
-// Rounds without a jump before a unit joins the band: a part of all; each time that it was in vain twice as many.
-constexpr std::int64_t kOfAll = 1024, kLeastPatience = 64, kMostPatience = 256;
-constexpr std::int64_t kLookAhead = 512;  // places for which messages are taken out of the band at a time
+constexpr std::int64_t kPatience = 64;    // rounds without a jump before a unit joins the band; each time that it was in vain twice as many
+// Places for which messages are taken out of the band at a time: few at first, since units that join the band have to come as far as it is, all of them.
+constexpr std::int64_t kLeastAhead = 64, kMostAhead = 512;
+constexpr std::int64_t kMost = 400'000'000, kMostOfMany = 600'000'000;  // messages of a station; of many chains references alone take seconds
+constexpr std::int64_t kOfBand = 2;       // rounds that are evaluated in the time that one of the band takes
 constexpr std::int64_t kFarAhead = 1024;   // places by which the band is so far ahead that another one is begun
 constexpr std::int64_t kLongestPause = 64;  // strides without a look, where offsets do not come back
 
@@ -44,16 +46,16 @@ class OwnTime {
     if (!units_.fits() || !units_.memories_apart() || units_.messages > 2 * n_ * group_) return RingsStatus::bad_input;
     find_works();
     const std::int64_t all = n_ * in_.chains * in_.stations * units_.messages * units_.most;
-    budget_ = std::clamp<std::int64_t>(all / 4, 1'000'000, 400'000'000) / (in_.chains * in_.stations);
+    budget_ = std::clamp<std::int64_t>(all / 4, 1'000'000, in_.chains > 4 ? kMostOfMany : kMost) / (in_.chains * in_.stations);
     allowed_ = budget_ / 4 * 3;
     band_.emplace(units_, lengths_, out_);
-    patience_.assign(static_cast<std::size_t>(n_), std::clamp(units_.messages / kOfAll, kLeastPatience, kMostPatience));
+    patience_.assign(static_cast<std::size_t>(n_), kPatience);
     states_.resize(static_cast<std::size_t>(n_) * units_.words);
     starts_.resize(static_cast<std::size_t>(n_) * units_.group * chains_);
     for (std::size_t u = 0; u < units_.units; ++u) units_.begin(u, state_of(states_, u), starts_of(starts_, u));
     for (slice_ = 0; slice_ < units_.most; ++slice_) {
       enter();
-      if (!circle()) return RingsStatus::bad_input;
+      if (!circle()) return RingsStatus::too_much;
       states_.swap(next_states_);
       starts_.swap(next_starts_);
     }
@@ -139,6 +141,7 @@ class OwnTime {
     from_ = &from;
     shift_ = unit == 0 ? lengths_.all() : 0;  // the last unit is before the first
     came_.resize(chains_);
+    look_ahead_ = kLeastAhead;
     round_ = 0;
     const auto found = put_off_.find(unit);
     again_ = false;
@@ -187,8 +190,8 @@ class OwnTime {
   // A message more through the band, to the unit behind it.
   bool follow() {
     const std::int64_t before = out_.rounds;
-    const Band::Done done = band_->follow(*from_, before + std::max<std::int64_t>(allowed_ - spent_, 0));
-    spent_ += out_.rounds - before;
+    const Band::Done done = band_->follow(*from_, before + std::max<std::int64_t>(allowed_ - spent_, 0) / kOfBand);
+    spent_ += kOfBand * (out_.rounds - before);
     if (done == Band::Done::too_much) status_ = Status::too_much;
     if (done == Band::Done::ended) ends(band_->first() + band_->size(), band_->place() - 1, band_->state(), band_->came());
     if (status_ == Status::goes && !band_->empty() && (band_->in_vain() || band_->is_worth_a_look())) status_ = Status::apart;
@@ -300,10 +303,12 @@ class OwnTime {
     if (!seen || round + period > end) return 0;
     before_.clear();
     if (!units_.all_entered(static_cast<std::size_t>(unit_), state_.data()) || !comes_back(own, round, period)) return 0;
-    const std::int64_t ahead = std::max(place(round) + std::max(4 * period, kLookAhead), band_->place());
+    const std::int64_t ahead = std::max(place(round) + std::max(4 * period, look_ahead_), band_->place());
     const std::int64_t last = band_->empty() ? place(end) : std::min(place(end), ahead);
+    const bool pulls = !band_->empty() && last > band_->place();
     if (!pull(last - 1)) return 0;
-    const std::int64_t until = first_late(own, place(round), last, period) - (own.asks() ? 0 : kToFollow);
+    const std::int64_t late = first_late(own, place(round), last, period), until = late - (own.asks() ? 0 : kToFollow);
+    if (pulls && late == last) look_ahead_ = std::min(2 * look_ahead_, kMostAhead);
     const std::int64_t far = (until - place(round)) / period * period;
     if (far < 2 * period) return 0;
     const std::int64_t* const there = own.state(place(round + far));
@@ -440,7 +445,7 @@ class OwnTime {
   const std::size_t chains_;
   Lengths lengths_;
   std::vector<Work> works_;
-  std::int64_t stride_ = 1, budget_ = 0, allowed_ = 0, spent_ = 0;  // rounds: in all, so far, and those that were evaluated
+  std::int64_t stride_ = 1, budget_ = 0, allowed_ = 0, spent_ = 0;  // rounds: in all, so far, and those that were evaluated (of the band kOfBand times)
   std::size_t kept_ = 0;                                // bytes of references
   std::vector<std::unique_ptr<Reference>> references_;  // by kind of unit and work
   std::vector<std::size_t> alike_;                      // units of each kind
@@ -467,6 +472,7 @@ class OwnTime {
   };
   std::map<std::int64_t, PutOff> put_off_;  // units that are in the middle of their rounds, or done but for what they sent
   Column patience_;               // of each unit: rounds in which it waits before it joins the band
+  std::int64_t look_ahead_ = kLeastAhead;
   bool again_ = false;            // the unit was in a band before
   std::int64_t round_ = 0;        // the next one of the unit
   Column state_, came_, offsets_;

@@ -22,11 +22,13 @@
 // messages came, which differs on and on after a unit has waited, and nothing follows from it. Afterwards some rounds are evaluated, which tell them. Where the
 // unit before follows a reference as well that is known from the two references and from the offsets, for many rounds at a time. Everything
 // else is evaluated, round by round: the way from the first messages to offsets that come back, the rounds in which some stations add and
-// others do not any more, and those in which somebody is late. Where that is too much it is `bad_input`.
+// others do not any more, and those in which somebody is late. Where that is too much work it is `too_much`.
 //
 // Units that wait. Behind a unit that is slower than they are units wait for each message: their offsets never come back. They are a band, through which
 // messages are followed one by one (own_time_band.hpp), up to a unit that still goes on in its own time; a unit joins the band when it has waited for long.
 // It is taken apart where messages may be waited for no more: its units are visited again then, from where they are.
+//
+// Units with links whose rate changes in time have no reference: all their rounds are evaluated, each by itself.
 //
 // The circle. Units are visited one after the other, the first as if no message had to be waited for. They are gone over again until one of them sends what it
 // sent the time before. A unit's round needs those before it and one `group` rounds before it of the unit before, so that there is one solution, and what is
@@ -37,8 +39,8 @@
 
 namespace ccl_lab::sim {
 
-// finish_ps and end_ps; end_batch is left alone. bad_input: what is not so (several slices, rates that change, sizes of too many kinds), or is too much
-// work: `rounds` says how many were evaluated. The input is good already (rings.cpp).
+// finish_ps and end_ps; end_batch is left alone. bad_input: what is not so (several slices, sizes of too many kinds); too_much:
+// `rounds` says how many were evaluated by then. The input is good already (rings.cpp).
 [[nodiscard]] RingsStatus own_time_rings(const RingsInput& in, RingsOutput& out);
 
 }  // namespace ccl_lab::sim

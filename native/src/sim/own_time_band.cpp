@@ -7,7 +7,7 @@ namespace ccl_lab::sim {
 namespace {
 
 constexpr std::int64_t kLook = 128;  // messages between two looks at how long they take
-constexpr std::int64_t kLong = 1280;  // rounds for each unit after which it may go on by itself for a while, each time twice as many
+constexpr std::int64_t kLong = 640;   // rounds for each unit after which it may go on by itself for a while, each time twice as many
 constexpr std::int64_t kLeast = 32;   // units that are counted there
 constexpr std::int64_t kFew = 24;    // rounds of a message that are worth it in any case
 

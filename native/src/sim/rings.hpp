@@ -82,6 +82,7 @@ enum class RingsStatus : std::uint8_t {
   bad_input = 3,
   out_of_memory = 4,
   too_many = 5,       // units that do different things, in rings both ways
+  too_much = 6,       // work, before anything is found (own_time.hpp)
 };
 
 [[nodiscard]] RingsStatus simulate_rings(const RingsInput& in, RingsOutput& out) noexcept;
