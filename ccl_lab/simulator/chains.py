@@ -12,11 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from ..errors import Inapplicable, UsageError
+from ..errors import Inapplicable
 from ..ir import Chains
 from ..topo import Topology
 from ..topo.model import duration_ps
 from .changes import NONE, Changes
+from .columns import too_long
 
 I64 = npt.NDArray[np.int64]
 
@@ -57,7 +58,7 @@ def chain_finish(chains: Chains, topology: Topology, count: int, itemsize: int, 
     if status == _OUT_OF_MEMORY:
         raise MemoryError("simulating chains")
     if status == _OVERFLOW:
-        raise UsageError("the schedule would take more than 13 days: raise the rates or lower the size.")
+        raise too_long()
     if status != _OK:
         raise Inapplicable(_WHY.get(status, "columns do not fit"))
     return finish, {"units": units, "evaluated": evaluated, "orders": orders}

@@ -25,12 +25,17 @@ def period(columns: list[npt.NDArray[Any]]) -> int:
     return nodes
 
 
+def too_long() -> UsageError:
+    """What is raised where times of a schedule leave 2^60 ps."""
+    return UsageError("the schedule would take more than 13 days: raise the rates or lower the size.")
+
+
 def busy_ps(nbytes: int, rates: I64) -> I64:
     """Picoseconds that bytes need at each rate; UsageError after 13 days."""
     rate, which = np.unique(rates, return_inverse=True)
     times = [duration_ps(nbytes, int(each)) for each in rate]
     if max(times, default=0) > 2**60:
-        raise UsageError("the schedule would take more than 13 days: raise the rates or lower the size.")
+        raise too_long()
     return np.array(times, np.int64)[which].reshape(rates.shape)
 
 

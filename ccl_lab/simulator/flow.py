@@ -16,11 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from ..errors import Inapplicable, UsageError
+from ..errors import Inapplicable
 from ..ir import Builder, Kind, Outline, Ref
 from ..ir.builder import Ints
 from ..topo import Topology
 from .changes import NONE, Changes
+from .columns import too_long
 
 I64 = npt.NDArray[np.int64]
 I32 = npt.NDArray[np.int32]
@@ -85,7 +86,7 @@ class _Timer(Builder):
 
     def _check(self, status: int) -> None:
         if status == _OVERFLOW:
-            raise UsageError("the schedule would take more than 13 days: raise the rates or lower the size.")
+            raise too_long()
         self.unordered = status in (_DISORDER, _TOO_EARLY)
         if status != _OK:
             raise Inapplicable(_WHY[status])

@@ -17,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from ..errors import Inapplicable, UsageError
+from ..errors import Inapplicable
 from ..ir import Paired
 from ..topo import Topology
 from .changes import NONE, Changes
-from .columns import busy_ps, no_tiers
+from .columns import busy_ps, no_tiers, too_long
 
 I64 = npt.NDArray[np.int64]
 
@@ -84,7 +84,7 @@ def _check(status: int) -> None:
     if status == _OUT_OF_MEMORY:
         raise MemoryError("simulating exchanges")
     if status == _OVERFLOW:
-        raise UsageError("the schedule would take more than 13 days: raise the rates or lower the size.")
+        raise too_long()
     if status != _OK:
         raise Inapplicable("puts take days" if status == _TOO_LONG else "columns do not fit")
 
@@ -149,5 +149,5 @@ class _Near:
             for channel in range(len(sizes) if in_place else 0):
                 memory = clock[channel] = np.maximum(np.maximum(clock[channel], leaves[channel]), memory) + copies[channel]
             if clock.max() > _LATEST_PS:
-                raise UsageError("the schedule would take more than 13 days: raise the rates or lower the size.")
+                raise too_long()
         return clock, left

@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from ..errors import Inapplicable, UsageError
+from ..errors import Inapplicable
 from ..ir import Pairs
 from ..topo import Topology
 from .changes import NONE, Changes
-from .columns import busy_ps, no_tiers, period
+from .columns import busy_ps, no_tiers, period, too_long
 
 I64 = npt.NDArray[np.int64]
 
@@ -100,7 +100,7 @@ def _check(status: int) -> None:
     if status == _OUT_OF_MEMORY:
         raise MemoryError("simulating pairs")
     if status == _OVERFLOW:
-        raise UsageError("the schedule would take more than 13 days: raise the rates or lower the size.")
+        raise too_long()
     if status != _OK:
         raise Inapplicable("NICs are shared unevenly, so that turns are left over" if status == _DISORDER else "columns do not fit")
 

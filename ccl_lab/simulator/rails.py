@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from ..errors import Inapplicable, UsageError
+from ..errors import Inapplicable
 from ..ir import Rails
 from ..topo import Topology
 from .changes import NONE, Changes
-from .columns import busy_ps, no_tiers, period
+from .columns import busy_ps, no_tiers, period, too_long
 
 I64 = npt.NDArray[np.int64]
 
@@ -87,7 +87,7 @@ def _check(status: int) -> None:
     if status == _OUT_OF_MEMORY:
         raise MemoryError("simulating rails")
     if status == _OVERFLOW:
-        raise UsageError("the schedule would take more than 13 days: raise the rates or lower the size.")
+        raise too_long()
     if status != _OK:
         raise Inapplicable("columns do not fit")
 
@@ -106,7 +106,7 @@ def _copied(rails: Rails, each: list[I64], came: list[I64], gone: list[I64]) -> 
     """When ranks end: channels copy in turns once all has come; in place a block for each other rank, once their puts have left."""
     copies = rails.grid.size - 1 if rails.in_place else 1
     if max(int(one.max()) for one in each) * copies * len(each) > 2**60:
-        raise UsageError("the schedule would take more than 13 days: raise the rates or lower the size.")
+        raise too_long()
     memory = np.zeros_like(came[0])
     for takes, here, left in zip(each, came, gone, strict=True):
         memory = np.maximum(memory, np.maximum(here, left) if rails.in_place else here) + takes

@@ -21,13 +21,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import Inapplicable, UsageError
+from ..errors import Inapplicable
 from ..ir import Builder, Kind, Outline, Ref
 from ..ir.builder import Ints
 from ..ir.layout import element_offset
 from ..topo import Topology, lane_nics
 from .changes import NONE, Changes
-from .columns import busy_ps
+from .columns import busy_ps, too_long
 
 I64 = npt.NDArray[np.int64]
 Lane = tuple[int, int]  # channel, local index
@@ -145,7 +145,7 @@ def _in_turns(begin_ps: list[I64], out_ps: list[I64], into_ps: list[I64], times:
     """Puts of some lanes, round by round, over two links that are free by then: when the last of each has left, and when they are free."""
     each = [np.maximum(out, into) for out, into in zip(out_ps, into_ps, strict=True)]
     if sum(int(one.max()) for one in each) * times > _LATEST_PS:
-        raise UsageError("the schedule would take more than 13 days: raise the rates or lower the size.")
+        raise too_long()
     ends = []
     for begin, one in zip(begin_ps, each, strict=True):
         free_ps = np.maximum(begin, free_ps) + one
@@ -155,7 +155,7 @@ def _in_turns(begin_ps: list[I64], out_ps: list[I64], into_ps: list[I64], times:
         for i, one in enumerate(each):
             ends[i] = free_ps = free_ps + one
     if free_ps.max() > _LATEST_PS:
-        raise UsageError("the schedule would take more than 13 days: raise the rates or lower the size.")
+        raise too_long()
     return ends, free_ps - each[-1] + out_ps[-1], free_ps - each[-1] + into_ps[-1]
 
 
