@@ -33,6 +33,8 @@ from .problem import Problem
 MOST_OPS = 5_000_000
 # Without a table they are told one by one, in some 0.1 us each, but for rings, whose rounds are alike: `auto` looks for seconds.
 MOST_TOLD = 50_000_000
+# Puts between ranks of which two share a NIC since another one is lost: some 10 ns each, around so many nodes at most.
+MOST_TURNS, MOST_ODD = 300_000_000, 16
 # Of ranks of a node times slices that pass them: trees whose nodes are evaluated in microseconds each.
 MOST_IN_TREES = 512
 # Algorithms in which a rank has an op or more for every other rank, however few the steps.
@@ -123,12 +125,14 @@ def _long(problem: Problem, candidate: Candidate, outlined: bool) -> bool:
 
 
 def _pairs_fit(topology: Topology) -> bool:
-    """Whether NICs are shared evenly, as every rank's puts to every other one need them to be (simulator/pairs.py)."""
+    """Whether every rank's puts to every other one are timed in seconds: NICs are shared evenly, or few are lost (simulator/pairs.py)."""
     if topology.n_nodes == 1:
         return True
     ranks, nics = topology.gpus_per_node, topology.nics_per_node
-    whole = bool(np.all(topology.nic_bytes_per_s > 0)) and bool(np.all(topology.ranks_per_node == ranks))
-    return whole and not topology.tiers_add_latency and (ranks % nics == 0 or nics % ranks == 0)
+    lame = np.count_nonzero(np.any(topology.nic_bytes_per_s.reshape(topology.n_nodes, nics) == 0, axis=1)) if nics else 0
+    few = lame == 0 or (lame <= MOST_ODD and topology.n_ranks**2 * max(nics // max(ranks, 1), 1) <= MOST_TURNS)
+    even = bool(np.all(topology.ranks_per_node == ranks)) and nics > 0 and (ranks % nics == 0 or nics % ranks == 0)
+    return few and even and not topology.tiers_add_latency
 
 
 def _in_step(problem: Problem) -> bool:

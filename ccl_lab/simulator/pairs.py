@@ -8,7 +8,7 @@ unrolled schedule, to the picosecond, or `Inapplicable` is raised; merging chang
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,22 +22,26 @@ from .columns import busy_ps, no_tiers, period, too_long
 
 I64 = npt.NDArray[np.int64]
 
-_OK, _DISORDER, _OVERFLOW, _BAD, _OUT_OF_MEMORY = range(5)
+_OK, _TOO_LONG, _OVERFLOW, _BAD, _OUT_OF_MEMORY = range(5)
 # Of nodes between which nothing is alike: 0.3 ns each; inside nodes 2 ns.
 _MOST_PUTS, _MOST_INSIDE = 40_000_000_000, 2_000_000_000
+# Puts of nodes whose lanes have other NICs than those of most: they are dealt out one by one, in minutes.
+_MOST_ODD = 500_000_000
+# Free NICs of a turn, from which on pairs of them are looked at instead of rounds: the fastest of 4, 8, …, 256 among 8,192 ranks.
+_FEW = 16
 
 
 def pair_finish(pairs: Pairs, topology: Topology, count: int, itemsize: int, late_ps: I64, alpha_ps: int, changes: Changes = NONE, *,
-                merge: bool = True, target: int = 0) -> tuple[I64, dict[str, Any]]:  # fmt: skip
-    """When each rank ends, i64[n_ranks], and counts: nodes that were evaluated, puts that were.
+                merge: bool = True, target: int = 0, few: int = _FEW) -> tuple[I64, dict[str, Any]]:  # fmt: skip
+    """When each rank ends, i64[n_ranks], and counts: nodes that were evaluated, puts that were, turns if they follow no pattern.
 
-    Blocks of `count` elements; merge: False evaluates every node, target: code for one of _core.vector_targets(), for tests. Raises
-    Inapplicable where NICs are lost or shared unevenly, where switches add latency, where too many puts are different; UsageError after 13
-    days. Cost: 0.3 ns a put between nodes of which most are alike, 1.5 ns between others, with AVX-512.
+    Blocks of `count` elements; merge: False evaluates every node, target: code for one of _core.vector_targets(), few: as _FEW, for tests.
+    Raises Inapplicable where switches add latency, where too many puts are different, or too many nodes lost NICs; UsageError after 13
+    days. Cost: 0.3 ns a put between nodes of which most are alike, 1.5 ns between others, with AVX-512; around lost NICs some 10 ns.
     """
     grid, links = pairs.grid, topology.links
     (nodes, group), m = grid.shape, topology.nics_per_node if topology.n_nodes > 1 else 0
-    nic = _nics(pairs, topology)
+    nic, odd = _nics(pairs, topology)
     nics = np.arange(nodes)[:, None] * m + np.arange(m)  # a row of nodes; grid's nodes are the topology's
     first = 3 * topology.n_ranks
     tx, rx = (first + side * nodes * m + nics for side in (0, 1))
@@ -50,14 +54,15 @@ def pair_finish(pairs: Pairs, topology: Topology, count: int, itemsize: int, lat
         if (changes.link < first).any():
             raise Inapplicable("rates inside nodes change")
         where = [np.where(np.isin(link, changes.link), link, -1) for link in (tx, rx)]
-    units = period([*columns.values(), local, *where]) if merge else nodes
+    units = period([*columns.values(), local, *where]) if merge and not len(odd.node) else nodes
     _few(nodes, units, group, pairs.channels)
     sizes, lanes = pairs.part_bytes(count, itemsize), pairs.channels * group
     arrived, left = np.zeros(lanes * units, np.int64), np.zeros(lanes * units, np.int64)
     turns = np.zeros(group * lanes if nodes > 1 else 0, np.int64)
-    status = _core.simulate_pairs({
+    status, dealt = _core.simulate_pairs({
         "nodes": nodes, "units": units, "group": group, "nics": m, "channels": pairs.channels, "alpha_ps": alpha_ps,
-        "nic": nic, "bytes": sizes, "arrived_ps": arrived, "left_ps": left, "turns": turns, "links": len(links), "target": target,
+        "nic": nic, "odd_node": odd.node, "odd_nic": odd.nic, "few": few, "bytes": sizes, "arrived_ps": arrived, "left_ps": left,
+        "turns": turns, "links": len(links), "target": target,
         **{name: np.ascontiguousarray(column[:units].T, np.int64).ravel() for name, column in columns.items()},
         **{name: np.ascontiguousarray(link[:units if changes else 0].T, np.int32).ravel()
            for name, link in (("tx_link", tx), ("rx_link", rx))},
@@ -68,25 +73,37 @@ def pair_finish(pairs: Pairs, topology: Topology, count: int, itemsize: int, lat
     late = late_ps[grid][:units]
     if pairs.keeps:
         finish = np.maximum(finish, late + sum(busy_ps(int(nbytes), local[:units]) for nbytes in sizes))
+    if pairs.sums and dealt and pairs.channels > 1:
+        raise Inapplicable("turns follow no pattern, and channels of a rank add up in one memory")
     if pairs.sums:
         finish = np.maximum(finish, _summed(pairs, sizes, local[:units], arrived, left, _order(pairs, turns, count)))
     out = np.empty(topology.n_ranks, np.int64)
     out[grid] = np.tile(finish, (nodes // units, 1))
-    return out, {"units": units, "puts": (nodes - 1) * units * group * group * pairs.channels}
+    return out, {"units": units, "puts": (nodes - 1) * units * group * group * pairs.channels, **({"turns": dealt} if dealt else {})}
 
 
-def _nics(pairs: Pairs, topology: Topology) -> npt.NDArray[np.int32]:
-    """The NIC of its node that each lane uses, i32[channels * group]; Inapplicable where nodes differ in that."""
+class _Odd(NamedTuple):
+    """Nodes whose lanes have other NICs than in most, and which: i32[odd], i32[odd * channels * group]."""
+
+    node: npt.NDArray[np.int32]
+    nic: npt.NDArray[np.int32]
+
+
+def _nics(pairs: Pairs, topology: Topology) -> tuple[npt.NDArray[np.int32], _Odd]:
+    """The NIC of its node that each lane uses in most nodes, i32[channels * group], and the others."""
     grid = pairs.grid
     if (np.diff(grid, axis=1) < 0).any():
         raise Inapplicable("ranks of a node are not numbered in the order of their places")
+    none = np.zeros(0, np.int32)
     if topology.n_nodes == 1:
-        return np.zeros(0, np.int32)
+        return none, _Odd(none, none)
     no_tiers(topology)
-    nic = topology.nic_of(grid[:, None, :], np.arange(pairs.channels)[None, :, None])
-    if (nic != nic[0]).any():
-        raise Inapplicable("NICs are lost, and what goes over others there leaves turns over at NICs everywhere")
-    return np.ascontiguousarray(nic[0]).ravel()
+    nic = topology.nic_of(grid[:, None, :], np.arange(pairs.channels)[None, :, None]).reshape(len(grid), -1)
+    kinds, kind_of, n = np.unique(nic, axis=0, return_inverse=True, return_counts=True)
+    odd = np.flatnonzero(kind_of.ravel() != n.argmax())
+    if len(odd) * grid.size * nic.shape[1] > _MOST_ODD:
+        raise Inapplicable(f"NICs are lost at {len(odd):,} nodes, whose puts follow no pattern")
+    return np.ascontiguousarray(kinds[n.argmax()], np.int32), _Odd(odd.astype(np.int32), np.ascontiguousarray(nic[odd], np.int32).ravel())
 
 
 def _few(nodes: int, units: int, group: int, channels: int) -> None:
@@ -102,7 +119,7 @@ def _check(status: int) -> None:
     if status == _OVERFLOW:
         raise too_long()
     if status != _OK:
-        raise Inapplicable("NICs are shared unevenly, so that turns are left over" if status == _DISORDER else "columns do not fit")
+        raise Inapplicable("turns follow no pattern, and take many minutes to deal out" if status == _TOO_LONG else "columns do not fit")
 
 
 def _summed(pairs: Pairs, sizes: I64, local: I64, arrived: I64, left: I64, order: I64) -> I64:

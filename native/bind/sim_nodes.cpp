@@ -93,7 +93,7 @@ int simulate_rails(const nb::dict& columns) {
   return static_cast<int>(ccl_lab::sim::simulate_rails(in, out));
 }
 
-int simulate_pairs(const nb::dict& columns) {
+std::tuple<int, std::int64_t> simulate_pairs(const nb::dict& columns) {
   const ccl_lab::bind::Columns c(columns);
   using I64 = const std::int64_t;
   using I32 = const std::int32_t;
@@ -104,12 +104,14 @@ int simulate_pairs(const nb::dict& columns) {
       .rx_bytes_per_s = c.get<I64>("rx_bytes_per_s"), .rx_latency_ps = c.get<I64>("rx_latency_ps"),
       .near_tx_bytes_per_s = c.get<I64>("near_tx_bytes_per_s"), .near_tx_latency_ps = c.get<I64>("near_tx_latency_ps"),
       .near_rx_bytes_per_s = c.get<I64>("near_rx_bytes_per_s"), .near_rx_latency_ps = c.get<I64>("near_rx_latency_ps"),
-      .late_ps = c.get<I64>("late_ps"), .tx_link = c.get<I32>("tx_link"), .rx_link = c.get<I32>("rx_link"), .links = c.number("links"),
+      .late_ps = c.get<I64>("late_ps"), .tx_link = c.get<I32>("tx_link"), .rx_link = c.get<I32>("rx_link"),
+      .odd_node = c.get<I32>("odd_node"), .odd_nic = c.get<I32>("odd_nic"), .few = c.number("few"), .links = c.number("links"),
       .changes = c.changes(), .target = target_of(c)};
   ccl_lab::sim::PairsOutput out{.arrived_ps = c.get<std::int64_t>("arrived_ps"), .left_ps = c.get<std::int64_t>("left_ps"),
                                 .turns = c.get<std::int64_t>("turns")};
   const ccl_lab::Unlocked unlocked;
-  return static_cast<int>(ccl_lab::sim::simulate_pairs(in, out));
+  const auto status = ccl_lab::sim::simulate_pairs(in, out);
+  return {static_cast<int>(status), out.dealt};
 }
 
 int sweep_meeting_batches(const nb::dict& columns) {

@@ -120,3 +120,10 @@ def test_balance_ends_whatever_the_rates_of_512_nics(collective: str) -> None:
         assert found.meta["evaluated"].get("ops", 0) <= TOLD_IN_SECONDS and found.time_us > 0
     except Inapplicable as why:
         assert "wait for others" in str(why) or "put in order" in str(why)
+
+
+def test_direct_around_a_lost_nic_where_its_turns_are_dealt_in_seconds() -> None:
+    near, far = (simulate("all_to_all", f"h100:nodes={nodes}", "1GiB", faults=[GONE]) for nodes in (1024, 4096))
+    assert near.meta["algorithm"] == "direct" and near.meta["evaluated"]["turns"] == 16368
+    assert far.meta["algorithm"] == "hierarchical"
+    assert any(line.startswith("direct: ") and line.endswith("name it") for line in far.meta["reasons"])

@@ -2,7 +2,8 @@
 #include "pairs.hpp"
 
 #include <algorithm>
-#include <cstring>
+#include <bit>
+#include <functional>
 #include <new>
 #include <tuple>
 #include <utility>
@@ -10,6 +11,7 @@
 
 #include "changes.hpp"
 #include "order.hpp"
+#include "pair_turns.hpp"
 #include "stream.hpp"
 #include "vectors.hpp"
 
@@ -37,6 +39,10 @@ bool good(const PairsInput& in, const PairsOutput& out) {
     if (column.size() != ranks || !all(column, [](std::int64_t v) { return v >= 0; })) return false;
   const bool crosses = in.nodes > 1;
   if (in.nic.size() != (crosses ? lanes : 0) || !all(in.nic, [&](std::int32_t v) { return v >= 0 && v < in.nics; })) return false;
+  const std::size_t odd = in.odd_node.size();
+  if (odd > 0 && (!crosses || in.units != in.nodes || !std::ranges::is_sorted(in.odd_node))) return false;
+  if (in.odd_nic.size() != odd * lanes || !all(in.odd_nic, [&](std::int32_t v) { return v >= 0 && v < in.nics; })) return false;
+  if (!all(in.odd_node, [&](std::int32_t v) { return v >= 0 && v < in.nodes; }) || in.few < 0) return false;
   if (in.bytes.size() != static_cast<std::size_t>(in.channels) || !all(in.bytes, time) || !all(in.late_ps, time)) return false;
   if (!Changes::good(in.changes, static_cast<std::size_t>(std::max<std::int64_t>(in.links, 0)))) return false;
   for (const auto& ids : {in.tx_link, in.rx_link})
@@ -50,6 +56,9 @@ struct Rows {
   std::int64_t *a, *b, *left, *arrived;
   const std::int64_t *time_a, *time_b, *latency_a, *latency_b, *late_from, *late_to;
 };
+
+constexpr int kSparse = 12;                               // of 64 units; so many are put one by one
+constexpr std::int64_t kMostWork = 300'000'000'000;       // words of bits that are looked at in minutes
 
 // What it does to `count` units from u on, which put to those from v on.
 [[gnu::always_inline]] inline void put(const Rows& rows, std::size_t u, std::size_t v, std::size_t count) {
@@ -86,28 +95,67 @@ struct Block {
 
 CCL_FOR_TARGETS(puts, (const Block& block, std::size_t u, std::size_t v), puts_of(block, u, v))
 
+// Those of 64 units in a row that `from` says.
+[[gnu::always_inline]] inline void put_some(const Rows& rows, std::uint64_t from, std::size_t u, std::size_t v) {
+#pragma GCC ivdep
+  for (std::size_t w = 0; w < 64; ++w) {
+    const bool puts = (from >> w & 1) != 0;
+    const std::int64_t start = std::max(std::max(rows.late_from[u + w], rows.late_to[v + w]), std::max(rows.a[u + w], rows.b[v + w]));
+    const std::int64_t a = start + rows.time_a[u + w], b = start + rows.time_b[v + w], leaves = std::max(a, b);
+    rows.a[u + w] = puts ? a : rows.a[u + w];
+    rows.b[v + w] = puts ? b : rows.b[v + w];
+    rows.left[u + w] = puts ? std::max(rows.left[u + w], leaves) : rows.left[u + w];
+    const std::int64_t arrives = std::max(rows.arrived[v + w], leaves + rows.latency_a[u + w] + rows.latency_b[v + w]);
+    rows.arrived[v + w] = puts ? arrives : rows.arrived[v + w];
+  }
+}
+
+[[gnu::always_inline]] inline void put_some_plainly(const Rows& rows, std::int64_t time, std::uint64_t from, std::size_t u, std::size_t v) {
+#pragma GCC ivdep
+  for (std::size_t w = 0; w < 64; ++w) {
+    const std::int64_t leaves = std::max(rows.a[u + w], rows.b[v + w]) + time;
+    const bool puts = (from >> w & 1) != 0;
+    rows.a[u + w] = puts ? leaves : rows.a[u + w];
+    rows.b[v + w] = puts ? leaves : rows.b[v + w];
+  }
+}
+
+// time: of plain ones, or nullptr.
+struct Word {
+  const Rows& rows;
+  const std::int64_t* time;
+  std::uint64_t from;
+  std::size_t u, v;
+};
+
+[[gnu::always_inline]] inline void put_word(const Word& word) {
+  const bool all = word.from == ~std::uint64_t{0};
+  if (word.time != nullptr) {
+    all ? put_plainly(word.rows, *word.time, word.u, word.v, 64) : put_some_plainly(word.rows, *word.time, word.from, word.u, word.v);
+  } else {
+    all ? put(word.rows, word.u, word.v, 64) : put_some(word.rows, word.from, word.u, word.v);
+  }
+}
+
+CCL_FOR_TARGETS(word, (const Word& puts), put_word(puts))
+
 class Pairs {
  public:
   Pairs(const PairsInput& in, PairsOutput& out)
       : in_(in), out_(out), units_(static_cast<std::size_t>(in.units)), group_(static_cast<std::size_t>(in.group)),
         nics_(static_cast<std::size_t>(in.nics)), channels_(static_cast<std::size_t>(in.channels)), lanes_(channels_ * group_),
         changes_(in.changes, static_cast<std::size_t>(std::max<std::int64_t>(in.links, 0))),
-        table_(2 * lanes_ + group_ + (5 + 2 * channels_) * nics_, units_), puts_to_(puts_for(in.target)) {}
+        table_(2 * lanes_ + group_ + (5 + 2 * channels_) * nics_, units_), puts_to_(puts_for(in.target)), word_to_(word_for(in.target)) {}
 
   PairsStatus run() {
     for (std::size_t rank = 0; rank < group_; ++rank) fill(late(rank), in_.late_ps, rank);
     for (std::size_t lane = 0; lane < lanes_; ++lane)
       for (std::int64_t* const row : {left(lane), arrived(lane)}) fill(row, in_.late_ps, lane % group_);
     if (in_.nodes > 1) {
-      if (!deal()) return PairsStatus::disorder;
+      const bool repeats = deal() && in_.odd_node.empty();
       if (!prepare()) return PairsStatus::overflow;
-      // Strips of rounds that stay in a cache; few units do anyway.
-      const std::size_t strip = units_ >= 4 * kWide ? kWide : 1, nodes = static_cast<std::size_t>(in_.nodes);
-      for (std::size_t d = 1; d < nodes; d += strip) {
-        strips(units_, d, std::min(strip, nodes - d), [&](std::size_t further, std::size_t u, std::size_t end) { round(further % units_, u, end); });
-        for (std::size_t nic = 0; nic < nics_; ++nic)
-          if (std::any_of(tx(nic), tx(nic) + units_, [](std::int64_t t) { return t > kLatest; })) return PairsStatus::overflow;
-      }
+      const PairsStatus status = repeats ? by_blocks() : by_turns();
+      if (status != PairsStatus::ok) return status;
     }
     if (plain()) settle();
     inside();
@@ -151,10 +199,69 @@ class Pairs {
         most = std::max(most, turn + 1);
       }
     }
-    // As many puts as turns on each NIC: none is left over.
-    if (std::ranges::any_of(used, [&](std::int64_t n) { return n != 0 && n != most; })) return false;
+    // As many puts as turns on each NIC: none is left over. Else they stay as they are written.
+    if (!in_.odd_node.empty() || std::ranges::any_of(used, [&](std::int64_t n) { return n != 0 && n != most; })) return false;
     std::ranges::stable_sort(puts_, {}, &Put::turn);
     return true;
+  }
+
+  PairsStatus by_blocks() {
+    // Strips of rounds that stay in a cache; few units do anyway.
+    const std::size_t strip = units_ >= 4 * kWide ? kWide : 1, nodes = static_cast<std::size_t>(in_.nodes);
+    for (std::size_t d = 1; d < nodes; d += strip) {
+      strips(units_, d, std::min(strip, nodes - d), [&](std::size_t further, std::size_t u, std::size_t end) { round(further % units_, u, end); });
+      if (late_nics()) return PairsStatus::overflow;
+    }
+    return PairsStatus::ok;
+  }
+
+  bool late_nics() {
+    for (std::size_t nic = 0; nic < nics_; ++nic)
+      if (std::any_of(tx(nic), tx(nic) + units_, [](std::int64_t t) { return t > kLatest; })) return true;
+    return false;
+  }
+
+  // Turn by turn, each for all nodes; where these are alike the turns of one are those of all.
+  PairsStatus by_turns() {
+    PairTurns turns({static_cast<std::size_t>(in_.nodes), group_, channels_, nics_, in_.nic, in_.odd_node, in_.odd_nic, static_cast<std::size_t>(in_.few)});
+    while (turns.next()) {
+      for (const PutsOfTurn& some : turns.puts()) word(some);
+      for (const SinglePut& some : turns.singles()) single(some);
+      if (++out_.dealt % kWide == 0 && late_nics()) return PairsStatus::overflow;
+      if (turns.work() > kMostWork) return PairsStatus::too_long;
+    }
+    std::ranges::fill(out_.turns, -1);
+    return late_nics() ? PairsStatus::overflow : PairsStatus::ok;
+  }
+
+  // What nodes put in one turn from one lane to one that is as far.
+  void word(const PutsOfTurn& some) {
+    const Rows& rows = rows_[some.row];
+    const std::size_t u = std::size_t{64} * some.word, to = u + some.further, v = to < units_ ? to : to - units_;
+    const std::size_t count = std::min<std::size_t>(64, units_ - u);
+    const bool wraps = v + count > units_;
+    if (!wraps && !odd(u, count) && !odd(v, count) && std::popcount(some.from) > kSparse) {
+      word_to_({rows, plain() ? &times_[some.row] : nullptr, some.from, u, v});
+      return;
+    }
+    for (std::uint64_t bits = some.from; bits != 0; bits &= bits - 1) {
+      const auto i = static_cast<std::size_t>(std::countr_zero(bits));
+      const std::size_t from = u + i, at = v + i < units_ ? v + i : v + i - units_;
+      if (odd_[from] || odd_[at]) {
+        one(puts_[some.row], rows, from, at);
+      } else {
+        plain() ? put_plainly(rows, times_[some.row], from, at, 1) : put(rows, from, at, 1);
+      }
+    }
+  }
+
+  // A put that has NICs of its own; where one node is dealt for, all nodes put so.
+  void single(const SinglePut& some) {
+    if (in_.odd_node.empty()) return row(some.row, some.further % units_, 0, units_);
+    Put at = puts_[some.row];
+    at.a = some.a;
+    at.b = some.b;
+    one(at, rows_of(at), some.from, some.to);
   }
 
   // What each put takes on each NIC; false where a strip of them could take more time than fits.
@@ -174,19 +281,24 @@ class Pairs {
     odd_.assign(units_, false);
     for (std::size_t i = 0; i < in_.tx_link.size(); ++i)
       if (changes_.on(in_.tx_link[i]) || changes_.on(in_.rx_link[i])) odd_[i % units_] = true;
-    for (const Put& p : puts_) {
-      rows_.push_back({tx(p.a), rx(p.b), left(p.from), arrived(p.to), time_tx(p.size, p.a), time_rx(p.size, p.b), latency_tx(p.a), latency_rx(p.b),
-                       late(p.from_rank), late(p.to_rank)});
-    }
+    for (const std::int32_t node : in_.odd_node) odd_[static_cast<std::size_t>(node)] = true;
+    for (const Put& p : puts_) rows_.push_back(rows_of(p));
     find_plain();
     odd_before_.assign(units_ + 1, 0);
     for (std::size_t u = 0; u < units_; ++u) odd_before_[u + 1] = odd_before_[u] + odd_[u];
     return longest < kLatest / static_cast<std::int64_t>(kWide * puts_.size());
   }
 
+  Rows rows_of(const Put& p) {
+    return {tx(p.a), rx(p.b), left(p.from), arrived(p.to), time_tx(p.size, p.a), time_rx(p.size, p.b), latency_tx(p.a), latency_rx(p.b),
+            late(p.from_rank), late(p.to_rank)};
+  }
+
   // Where most units are plain, and each NIC serves one lane, the others are odd, and theirs are timed put by put.
   void find_plain() {
-    if (lanes_ != nics_ || units_ < 4 * kWide) return;
+    std::vector<bool> used(nics_, false);
+    for (const std::int32_t nic : in_.nic) used[static_cast<std::size_t>(nic)] = true;
+    if (lanes_ != nics_ || !std::ranges::all_of(used, std::identity{}) || units_ < 4 * kWide) return;
     std::vector<bool> odd(odd_);
     const std::size_t like = most_common();
     std::size_t found = 0;
@@ -236,7 +348,7 @@ class Pairs {
       for (std::size_t u = 0; u < units_; ++u) {
         settle(p, u);
         const std::size_t own = static_cast<std::size_t>(in_.nic[i]);
-        left(i)[u] = std::max(left(i)[u], tx(own)[u]);
+        if (!odd_[u]) left(i)[u] = std::max(left(i)[u], tx(own)[u]);
       }
     }
   }
@@ -251,12 +363,11 @@ class Pairs {
     while (u < end) {
       const std::size_t v = (u + d) % units_, count = std::min({kWide, end - u, units_ - v});
       if (odd(u, count) || odd(v, count)) {
-        for (std::size_t i = 0; i < count; ++i) one(u + i, v + i);
+        for (std::size_t i = 0; i < count; ++i) block(u + i, v + i);
       } else if (count == kWide) {
         puts_to_({rows_, times_}, u, v);
       } else {
-        for (std::size_t i = 0; i < rows_.size(); ++i)
-          plain() ? put_plainly(rows_[i], times_[i], u, v, count) : put(rows_[i], u, v, count);
+        for (std::size_t i = 0; i < rows_.size(); ++i) plain() ? put_plainly(rows_[i], times_[i], u, v, count) : put(rows_[i], u, v, count);
       }
       u += count;
     }
@@ -264,25 +375,39 @@ class Pairs {
 
   [[nodiscard]] bool odd(std::size_t first, std::size_t count) const { return odd_before_[first + count] != odd_before_[first]; }
 
-  // One unit to one other, whatever they are like.
-  void one(std::size_t u, std::size_t v) {
-    for (std::size_t i = 0; i < puts_.size(); ++i) {
-      const Put& p = puts_[i];
-      const Rows& at = rows_[i];
-      if (plain()) settle(p, v);
-      const std::int64_t start = std::max({at.late_from[u], at.late_to[v], at.a[u], at.b[v]});
-      at.a[u] = start + at.time_a[u];
-      at.b[v] = start + at.time_b[v];
-      if (!in_.tx_link.empty()) {
-        const std::size_t a = p.a * units_ + u, b = p.b * units_ + v;
-        at.a[u] = through(start, p, in_.tx_link[a], at.time_a[u], in_.tx_bytes_per_s[a]);
-        at.b[v] = through(start, p, in_.rx_link[b], at.time_b[v], in_.rx_bytes_per_s[b]);
+  // The puts of one row, of units u to `end` to those d further on.
+  void row(std::size_t i, std::size_t d, std::size_t u, std::size_t end) {
+    while (u < end) {
+      const std::size_t v = (u + d) % units_, count = std::min({kWide, end - u, units_ - v});
+      if (odd(u, count) || odd(v, count)) {
+        for (std::size_t w = 0; w < count; ++w) one(puts_[i], rows_[i], u + w, v + w);
+      } else {
+        plain() ? put_plainly(rows_[i], times_[i], u, v, count) : put(rows_[i], u, v, count);
       }
-      const std::int64_t leaves = std::max(at.a[u], at.b[v]);
-      at.left[u] = std::max(at.left[u], leaves);
-      at.arrived[v] = std::max(at.arrived[v], leaves + at.latency_a[u] + at.latency_b[v]);
-      if (plain()) settled(p.b)[v] = at.b[v];
+      u += count;
     }
+  }
+
+  // A block of one unit to one other.
+  void block(std::size_t u, std::size_t v) {
+    for (std::size_t i = 0; i < puts_.size(); ++i) one(puts_[i], rows_[i], u, v);
+  }
+
+  // One put of one unit to one other, whatever they are like.
+  void one(const Put& p, const Rows& at, std::size_t u, std::size_t v) {
+    if (plain()) settle(p, v);
+    const std::int64_t start = std::max({at.late_from[u], at.late_to[v], at.a[u], at.b[v]});
+    at.a[u] = start + at.time_a[u];
+    at.b[v] = start + at.time_b[v];
+    if (!in_.tx_link.empty()) {
+      const std::size_t a = p.a * units_ + u, b = p.b * units_ + v;
+      at.a[u] = through(start, p, in_.tx_link[a], at.time_a[u], in_.tx_bytes_per_s[a]);
+      at.b[v] = through(start, p, in_.rx_link[b], at.time_b[v], in_.rx_bytes_per_s[b]);
+    }
+    const std::int64_t leaves = std::max(at.a[u], at.b[v]);
+    at.left[u] = std::max(at.left[u], leaves);
+    at.arrived[v] = std::max(at.arrived[v], leaves + at.latency_a[u] + at.latency_b[v]);
+    if (plain()) settled(p.b)[v] = at.b[v];
   }
 
   [[nodiscard]] std::int64_t through(std::int64_t start, const Put& put, std::int32_t link, std::int64_t time, std::int64_t rate) const {
@@ -322,6 +447,7 @@ class Pairs {
   std::vector<Put> puts_;
   std::vector<Rows> rows_;
   decltype(&puts_base) puts_to_;
+  decltype(&word_base) word_to_;
 };
 
 }  // namespace

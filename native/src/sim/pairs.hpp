@@ -7,7 +7,8 @@
 // Order. All puts are of one batch, so links are served by turns, which go to puts in the order in which they are written: round by round. The
 // puts of a node to one other node, `group` rounds of them, use NICs that no other put of these rounds uses, and if they take turns 0 to U - 1 of
 // each NIC, with none left over, those of the next node begin at turn U of every NIC: by induction turns are known, and a NIC serves
-// node after node (a *block*), each in the same order. It is dealt out for one block, and checked; if it leaves a turn over: `disorder`.
+// node after node (a *block*), each in the same order. It is dealt out for one block, and checked; if it leaves a turn over, or nodes use their
+// NICs in different ways, each turn is dealt out for all nodes (pair_turns.hpp).
 //
 // Merging. Nodes whose links, late ranks and so on repeat after `units` nodes are the same set of equations turned by that many nodes, which
 // has one solution: so times repeat as well, and node u stands for u + units. Of equal nodes one is evaluated, which puts to itself.
@@ -31,18 +32,21 @@ struct PairsInput {
   std::span<const std::int64_t> near_tx_bytes_per_s, near_tx_latency_ps, near_rx_bytes_per_s, near_rx_latency_ps;  // of ranks, inside nodes
   std::span<const std::int64_t> late_ps;
   std::span<const std::int32_t> tx_link, rx_link;  // [nics][units], as `changes` numbers them; empty where nothing changes
+  std::span<const std::int32_t> odd_node, odd_nic;  // nodes, rising, whose lanes have other NICs: [odd nodes][channels * group]; then units == nodes
+  std::int64_t few = 0;                            // of PairTurnsInput
   std::int64_t links = 0;                          // as many as there are
   ChangeColumns changes = {};
   Target target = Target::best;
 };
 
-enum class PairsStatus : std::uint8_t { ok = 0, disorder = 1, overflow = 2, bad_input = 3, out_of_memory = 4 };
+enum class PairsStatus : std::uint8_t { ok = 0, too_long = 1, overflow = 2, bad_input = 3, out_of_memory = 4 };
 
 // Of each lane: when all that comes to it is there, and when all that it puts has left; at least when its rank enters. turns: of each put of
-// a block, [group rounds][channels][group], its turn.
+// a block, [group rounds][channels][group], its turn. dealt: how many turns there are, where they were dealt for all nodes; else 0.
 struct PairsOutput {
   std::span<std::int64_t> arrived_ps, left_ps;
   std::span<std::int64_t> turns;
+  std::int64_t dealt = 0;
 };
 
 [[nodiscard]] PairsStatus simulate_pairs(const PairsInput& in, PairsOutput& out) noexcept;

@@ -1,0 +1,109 @@
+"""Direct algorithms around lost NICs, and where NICs are shared unevenly: as the unrolled schedule and the oracle."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ccl_lab import _core
+from ccl_lab.errors import Inapplicable
+from ccl_lab.planner import outline
+from ccl_lab.simulation import simulate
+from ccl_lab.simulator import exact_times, finish_times
+from ccl_lab.simulator.pairs import pair_finish
+from ccl_lab.topo import Topology
+
+from .draws import Drawn, drawn, equal_to_the_oracle, some_bytes
+from .test_pairs import NAMES, times
+
+DIRECT = [name for name in NAMES if name[1] == "direct"]
+FEW = (0, 1, 3, 16, 300)  # free NICs: never pairs of them, soon, at once
+
+
+def with_lost_nics(rng: np.random.Generator, most_nodes: int) -> Topology:
+    """Nodes that lost some of their NICs, or share them unevenly; some with rates and latencies of their own."""
+    nodes, nics = int(rng.integers(2, most_nodes + 1)), int(rng.integers(1, 5))
+    group = int(rng.integers(1, 5 if nodes < 20 else 3))
+    topology = Topology.cluster(nodes=nodes, gpus_per_node=group, nics_per_node=nics, nic_gbits_per_s=100,
+                                fabric_gbytes_per_s=int(rng.integers(10, 500)))  # fmt: skip
+    if rng.random() < 0.3:
+        topology = topology.replace(nic_bytes_per_s=rng.integers(10**8, 10**10, nodes * nics))
+    if rng.random() < 0.4:
+        topology = topology.slow(float(rng.uniform(1, 4)), nic=(int(rng.integers(nodes)), int(rng.integers(nics))))
+    if rng.random() < 0.2:
+        latency = np.array(topology.nic_latency_ps)
+        latency[int(rng.integers(len(latency)))] += int(rng.integers(0, 10**6))
+        topology = topology.replace(nic_latency_ps=latency)
+    lost = {(int(rng.integers(nodes)), int(rng.integers(nics))) for _ in range(int(rng.integers(0, 4)))}
+    left = [[nic for nic in range(nics) if (node, nic) not in lost] for node in range(nodes)]
+    return topology.without(*sorted(lost)) if lost and all(left) else topology
+
+
+def draw(seed: int, name: tuple[str, str], most_nodes: int = 90) -> Drawn | None:
+    rng = np.random.default_rng([seed, 55, *name[0].encode(), *name[1].encode()])
+    topology = with_lost_nics(rng, most_nodes if rng.random() < 0.5 else min(most_nodes, 12))
+    return drawn(rng, name, topology, some_bytes(rng), (0.3, 0.1), lambda outlined: outlined.pairs is not None,
+                 most_ops=4_000 if name[0] == "all_reduce" else 40_000)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DIRECT)
+def test_turns_without_a_pattern_are_dealt_as_in_the_table_of_ops(name: tuple[str, str]) -> None:
+    """Any rates, late ranks, several channels, rates that change; rounds gone through to the end, or pairs of free NICs."""
+    compared = refused = many = 0
+    for seed in range(100):
+        case = draw(seed, name)
+        if case is None:
+            continue
+        want, changes = case.wanted(change=True)
+        try:
+            ends, how = case.found(pair_finish, case.outlined.pairs, changes, few=FEW[seed % len(FEW)])
+        except Inapplicable:
+            refused += 1
+            continue
+        assert ends == want, seed
+        compared, many = compared + ("turns" in how), many + ("turns" in how and case.topology.n_nodes > 64)
+    assert compared >= 12 and (many >= 1 or name[0] == "all_reduce") and refused <= compared, (compared, many, refused)
+
+
+def test_turns_without_a_pattern_are_dealt_as_by_the_oracle() -> None:
+    cases = (draw(1000 + seed, DIRECT[seed % 4], most_nodes=5) for seed in range(80))
+    assert equal_to_the_oracle(cases, pair_finish, "pairs", 3_000, may_refuse=True) >= 10
+
+
+@pytest.mark.parametrize("target", _core.vector_targets())
+def test_lost_nics_on_every_kind_of_vectors(target: int) -> None:
+    """Rows of more than 64 nodes, most of them alike, or all of them different."""
+    rng = np.random.default_rng(4)
+    alike = Topology.cluster(nodes=150, gpus_per_node=2, nics_per_node=2)
+    different = alike.replace(nic_bytes_per_s=rng.integers(10**8, 10**10, 300))
+    for topology in (alike, alike.slow(3, nic=(70, 1)), different):
+        gone = topology.without((7, 1), (100, 0))
+        outlined = outline("all_to_all", gone, "64MiB", algorithm="direct")
+        found, how = times(outlined, gone, target=target)
+        assert how["turns"] > 298 and found == exact_times(outlined.unroll(), gone).finish_ps.tolist()
+
+
+@pytest.mark.parametrize("name", DIRECT)
+def test_512_ranks_around_lost_nics_as_their_ops(name: tuple[str, str]) -> None:
+    topology = Topology.preset("h100", 64)
+    several = topology.without((7, 2), (7, 3), (40, 0)).slow(2, nic=(9, 1))
+    for gone, late in ((topology.without((7, 2)), None), (several, {3: "20us"})):
+        outlined = outline(name[0], gone, "64MiB", algorithm="direct")
+        found, how = finish_times(outlined, gone, late=late)
+        assert how["as"] == "pairs" and how["turns"] > 504
+        assert found.tolist() == exact_times(outlined.unroll(), gone, late=late).finish_ps.tolist()
+
+
+def test_4096_ranks_around_a_lost_nic() -> None:
+    """Two ranks share what one NIC carries, and nobody ends earlier for it."""
+    whole, gone = (simulate("all_to_all", "h100:nodes=512", "1GiB", algorithm="direct", faults=faults)
+                   for faults in ((), ("nic:node=7,nic=2",)))  # fmt: skip
+    assert gone.meta["evaluated"] == {"as": "pairs", "units": 512, "puts": 511 * 512 * 64, "turns": 8176}
+    assert (gone.finish_ps >= whole.finish_ps).all() and 1.99 < gone.time_ps / whole.time_ps < 2.01
+
+
+def test_3000_ranks_that_share_nics_unevenly() -> None:
+    """Five ranks on two NICs: one of them carries for three ranks."""
+    uneven = Topology.cluster(nodes=600, gpus_per_node=5, nics_per_node=2)
+    found, how = times(outline("all_gather", uneven, "1GiB", algorithm="direct"), uneven)
+    assert how["units"] == 1 and how["turns"] >= 3 * 5 * 599 and len(np.unique(np.reshape(found, (-1, 5)), axis=0)) == 1
