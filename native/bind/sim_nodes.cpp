@@ -97,7 +97,7 @@ int simulate_rails(const nb::dict& columns) {
   using I32 = const std::int32_t;
   const ccl_lab::sim::RailsInput in{
       .nodes = c.number("nodes"), .units = c.number("units"), .group = c.number("group"), .nics = c.number("nics"), .puts = c.number("puts"),
-      .classes = c.number("classes"), .alpha_ps = c.number("alpha_ps"), .nic = c.get<I32>("nic"), .map_of = c.get<I32>("map_of"),
+      .classes = c.number("classes"), .hop_ps = c.number("hop_ps"), .alpha_ps = c.number("alpha_ps"), .nic = c.get<I32>("nic"), .map_of = c.get<I32>("map_of"),
       .bytes = c.get<I64>("bytes"), .channel = c.number("channel"), .near_bytes = c.get<I64>("near_bytes"),
       .tx_bytes_per_s = c.get<I64>("tx_bytes_per_s"), .tx_latency_ps = c.get<I64>("tx_latency_ps"),
       .rx_bytes_per_s = c.get<I64>("rx_bytes_per_s"), .rx_latency_ps = c.get<I64>("rx_latency_ps"),
