@@ -166,6 +166,10 @@ class Builder:
         """
         one_by_one(times, emit)
 
+    def rounds(self, times: np.ndarray, emit: Callable[[np.ndarray, int], None]) -> None:
+        """As `repeat`, where a round is several calls; where some of them are of fewer rows, rows are ranks 0, 1, …, channel by channel."""
+        one_by_one(times, emit)
+
     def compute(
         self,
         *,

@@ -117,7 +117,7 @@ class Outline:
     inside it before they begin; `chains` where it is made of chains, `pairs` where every rank puts to every other one,
     `rails` where blocks meet inside nodes first; `paired` where rank r exchanges a block with r xor 1, r xor 2, …;
     `meetings` where lanes meet the nodes that lost NICs; `trees` where it is two trees over nodes; `swaps` where partners swap many
-    blocks at every step, and all nodes do so alike.
+    blocks at every step.
     """
 
     collective: str

@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 
 from ..ir import Buffer, Builder
-from ..ir.builder import one_by_one
 from .cost import log2_floor
 from .problem import Problem
 from .runs import Run, everyone, put_run, reduce_run, signals_of, wait_run, wait_times
@@ -93,7 +92,7 @@ def _give(b: Builder, plan: Plan, extra: int, step: int) -> None:
     rank, channel = everyone(plan.core, b.channels)
     partner = rank ^ plan.distance(step)
     folded = (rank < extra) & (step == 0)
-    repeat = one_by_one if folded.any() else b.repeat
+    repeat = b.rounds if folded.any() else b.repeat
     for is_extra, times, counts in plan.pieces(partner, step):
         def some(rows: np.ndarray, i: int, is_extra: int = is_extra, counts: np.ndarray = counts) -> None:
             mine, at, count, first = rank[rows], channel[rows], counts[rows], folded[rows]
@@ -115,7 +114,7 @@ def _add(b: Builder, plan: Plan, extra: int, step: int) -> None:
     signals = sum(times * signals_of(b, count) for _, times, count in pieces)
     wait_times(b, rank, rank ^ plan.distance(step), signals, channel)
     folded = (rank < extra) & (step == 0)
-    repeat = one_by_one if folded.any() else b.repeat
+    repeat = b.rounds if folded.any() else b.repeat
     for is_extra, times, counts in pieces:
         def some(rows: np.ndarray, i: int, is_extra: int = is_extra, counts: np.ndarray = counts) -> None:
             mine, at, count, first = rank[rows], channel[rows], counts[rows], folded[rows]

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..ir import Builder, Ref
-from ..topo import lane_nics
 from .problem import Problem
 
 
@@ -52,9 +51,16 @@ def _ref(b: Builder, run: Run, rows: np.ndarray, shape: tuple[int, ...], i: int,
 def put_run(b: Builder, rank: np.ndarray, peer: Any, src: Run, dst: Run, count: Any, channel: np.ndarray) -> None:
     """Each rank puts `count` blocks of `src` to `dst` at its peer; rows with count 0 do nothing."""
     count, peer = np.broadcast_to(count, rank.shape), np.broadcast_to(peer, rank.shape)
-    for rows, i, taken in _pieces(b.parts, count):
+
+    def put(rows: np.ndarray, i: int, taken: np.ndarray) -> None:
         b.put(rank=rank[rows], peer=peer[rows], src=_ref(b, src, rows, rank.shape, i, channel, taken),
               dst=_ref(b, dst, rows, rank.shape, i, channel, taken), channel=channel[rows])
+
+    if b.parts > 1 and count.max(initial=0) > 1:
+        b.repeat(count, lambda rows, i: put(rows, i, np.ones(len(rows), np.int64)))
+        return
+    for rows, i, taken in _pieces(b.parts, count):
+        put(rows, i, taken)
 
 
 def reduce_run(b: Builder, rank: np.ndarray, dst: Run, srcs: Sequence[Run], count: Any, channel: np.ndarray) -> None:
@@ -86,6 +92,5 @@ def wait_times(b: Builder, rank: np.ndarray, peer: Any, total: np.ndarray, chann
 
 
 def swaps(problem: Problem) -> bool:
-    """Whether partners that swap runs block by block do so in step: a power of two of ranks, whose nodes use their NICs alike."""
-    channels = problem.slices(problem.nics_per_rank, problem.block_bytes)
-    return problem.n & (problem.n - 1) == 0 and lane_nics(problem.topology, channels) is not None
+    """Whether what partners swap is timed as runs of blocks (simulator/swaps.py, swap_lanes.py): over several nodes."""
+    return problem.topology.n_nodes > 1

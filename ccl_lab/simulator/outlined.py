@@ -9,6 +9,7 @@
     meetings              meetings.py    lanes of healthy nodes meet those that lost NICs
     trees                 trees.py       two trees over nodes, with chains inside them
     swaps                 swaps.py       partners swap many blocks, all nodes alike
+                          swap_lanes.py  and where they are not
     steps, in step        in_step.py     partners exchange, all ranks at the same time
     anything else         flow.py        ops are timed while they are planned
 
@@ -40,6 +41,7 @@ from .paired import paired_finish
 from .pairs import pair_finish
 from .rails import rail_finish
 from .summary import Summary
+from .swap_lanes import swap_lane_finish
 from .swaps import swap_finish
 from .trees import tree_finish
 
@@ -93,9 +95,13 @@ def finish_times(outline: Outline, topology: Topology, nbytes: Size | None = Non
             if outline.told_about > _MOST_TOLD:
                 raise
     if outline.swaps:
-        try:
-            found, counts = swap_finish(outline, topology, outline.count_of(size, dtype), itemsize, late_ps, alpha_ps, changes)
+        count = outline.count_of(size, dtype)
+        with contextlib.suppress(Inapplicable):
+            found, counts = swap_finish(outline, topology, count, itemsize, late_ps, alpha_ps, changes)
             return found, {"as": "swaps", **counts}
+        try:
+            found, counts = swap_lane_finish(outline, topology, count, itemsize, late_ps, alpha_ps, changes)
+            return found, {"as": "swaps", "by_lane": True, **counts}
         except Inapplicable:
             if outline.told_about > _MOST_TOLD:
                 raise

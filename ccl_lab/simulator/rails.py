@@ -3,8 +3,9 @@
 Is: which nodes are alike, and the copies of each rank. Is not: the puts. Invariants: the times are those of exact.py on the unrolled
 schedule, to the picosecond, or `Inapplicable` is raised; merging changes nothing.
 
-Several channels meet inside nodes, where they take turns, and in the memory that they copy in; between nodes each goes by itself, on NICs
-of its own, all as busy in nominal time.
+Several channels meet inside nodes, where they take turns, and in the memory that they copy in. Between nodes each goes by itself where all
+have NICs of their own, which are as busy in nominal time. Else all of them are evaluated together, and once more with a byte a tick: that
+says in which order those of a rank come to their copies.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy.typing as npt
 from .. import _core
 from ..errors import Inapplicable
 from ..ir import Rails
-from ..topo import Topology
+from ..topo import INSTANT, Topology
 from .changes import NONE, Changes
 from .columns import busy_ps, no_tiers, period, too_long
 
@@ -57,30 +58,50 @@ def rail_finish(rails: Rails, topology: Topology, count: int, itemsize: int, lat
     if puts > _MOST_PUTS or inside > _MOST_INSIDE:
         raise Inapplicable(f"{puts + inside:,} puts differ, and at most {_MOST_PUTS:,} between nodes and {_MOST_INSIDE:,} inside them are "
                            "timed one by one")
-    sizes, came, gone = rails.part_bytes(count, itemsize), [], []
-    for channel, nic in enumerate(nics):
-        maps, map_of = _classes([nic[:units]])
-        out = {name: np.zeros(group * each, np.int64) for name, each in
+    sizes, apart = rails.part_bytes(count, itemsize), _apart(nics, m)
+    known = {"nodes": nodes, "units": units, "group": group, "nics": m, "puts": rails.blocks.shape[1], "classes": len(classes),
+             "class_of": class_of, "links": len(links), "target": target}  # fmt: skip
+
+    def timed(lanes: list[int], part_bytes: I64, outside: dict[str, I64], near: dict[str, I64], late: I64, **options: Any) -> list[I64]:
+        """Of these channels, [channels][units, ranks of a node]: when all has come that a rank waits for, and all that it puts has left."""
+        own = np.concatenate([nics[channel] for channel in lanes], axis=1)[:units]
+        maps, map_of = _classes([own])
+        out = {name: np.zeros(len(lanes) * group * each, np.int64) for name, each in
                (("arrived_ps", units), ("left_ps", units), ("seen_ps", len(classes)), ("near_left_ps", len(classes)))}  # fmt: skip
-        status = _core.simulate_rails({
-            "nodes": nodes, "units": units, "group": group, "nics": m, "puts": rails.blocks.shape[1], "classes": len(classes),
-            "alpha_ps": alpha_ps, "nic": np.ascontiguousarray(nic[maps], np.int32).ravel(), "map_of": map_of, "class_of": class_of,
-            "bytes": np.where(rails.blocks >= 0, rails.blocks * sizes[channel], -1).astype(np.int64).ravel(), "channel": channel,
-            "near_bytes": sizes, "late_ps": _columns(late_ps[grid][:units]), "links": len(links), "target": target,
-            **{name: _columns(each[:units]) for name, each in outside.items()},
+        _check(_core.simulate_rails({
+            **known, "nic": np.ascontiguousarray(own[maps], np.int32).ravel(), "map_of": map_of,
+            "bytes": np.concatenate([np.where(rails.blocks >= 0, rails.blocks * part_bytes[channel], -1) for channel in lanes]).ravel(),
+            "channel": lanes[0] if len(lanes) == 1 else -1, "near_bytes": part_bytes,
+            "late_ps": _columns(np.tile(late, len(lanes))[:units]), **{name: _columns(each[:units]) for name, each in outside.items()},
             **{name: _columns(each[classes]) for name, each in near.items()},
-            **{name: np.ascontiguousarray(each[:units if changes else 0].T, np.int32).ravel()
-               for name, each in zip(("tx_link", "rx_link"), ids, strict=True)},
-            **out, **changes.columns()})  # fmt: skip
-        _check(status)
-        arrived, left = (out[name].reshape(group, units).T for name in ("arrived_ps", "left_ps"))
-        seen, near_left = (out[name].reshape(group, len(classes)).T[class_of] for name in ("seen_ps", "near_left_ps"))
-        came.append(np.maximum(arrived, seen))
-        gone.append(np.maximum(left, near_left))
-    finish = _copied(rails, [busy_ps(int(nbytes), local[:units]) for nbytes in sizes], came, gone)
+            **out, **options}))  # fmt: skip
+        arrived, left, seen, near_left = (each.reshape(len(lanes), group, -1).transpose(0, 2, 1) for each in out.values())
+        return [np.maximum(arrived, seen[:, class_of]), np.maximum(left, near_left[:, class_of])]
+
+    changing = {**{name: np.ascontiguousarray(each[:units if changes else 0].T, np.int32).ravel()
+                   for name, each in zip(("tx_link", "rx_link"), ids, strict=True)}, **changes.columns()}  # fmt: skip
+    parts = [[channel] for channel in channels] if apart else [list(channels)]
+    found = [timed(part, sizes, outside, near, late_ps[grid], alpha_ps=alpha_ps, hop_ps=0, **changing) for part in parts]
+    came, gone = (np.concatenate(each) for each in zip(*found, strict=True))
+    takes = np.stack([busy_ps(int(nbytes), local[:units]) for nbytes in sizes])
+    ends: list[I64] = []
+    if not apart:
+        longest = np.full(rails.channels, -(-count // rails.channels) * itemsize)
+        ends = timed(list(channels), longest * nodes, *_nominal(outside, near), np.zeros_like(late_ps[grid]), alpha_ps=0, hop_ps=1,
+                     **{name: each[:0] for name, each in changing.items()})  # fmt: skip
+    finish = _copied(rails, takes, came, gone, *ends)
     whole = np.empty(topology.n_ranks, np.int64)
     whole[grid] = np.tile(finish, (nodes // units, 1))
     return whole, {"units": units, "classes": len(classes), "puts": puts}
+
+
+def _nominal(outside: dict[str, I64], near: dict[str, I64]) -> tuple[dict[str, I64], dict[str, I64]]:
+    """NICs that pass a byte a tick (exact.py), and links inside nodes that take none."""
+    def rates(columns: dict[str, I64], rate: int) -> dict[str, I64]:
+        return {name: np.where(each > 0, rate, 0) if name.endswith("bytes_per_s") else np.zeros_like(each)
+                for name, each in columns.items()}
+
+    return rates(outside, 10**12), rates(near, INSTANT)
 
 
 def _check(status: int) -> None:
@@ -92,26 +113,42 @@ def _check(status: int) -> None:
         raise Inapplicable("columns do not fit")
 
 
-def _apart(nics: list[npt.NDArray[Any]], nics_per_node: int) -> None:
-    """Raises Inapplicable unless, of several channels, each has NICs of its own in each rank: then all come to their copies at one tick."""
-    if len(nics) == 1:
-        return
+def _apart(nics: list[npt.NDArray[Any]], nics_per_node: int) -> bool:
+    """Whether, of several channels, each has NICs of its own in each rank: then all come to their copies at one tick."""
     nodes = len(nics[0])
     used = np.stack([np.arange(nodes)[:, None] * nics_per_node + nic for nic in nics])
-    if len(np.unique(used)) < used.size:
-        raise Inapplicable("ranks have several channels, and some of these share a NIC with others or with other ranks")
+    return len(nics) == 1 or len(np.unique(used)) == used.size
 
 
-def _copied(rails: Rails, each: list[I64], came: list[I64], gone: list[I64]) -> I64:
-    """When ranks end: channels copy in turns once all has come; in place a block for each other rank, once their puts have left."""
-    copies = rails.grid.size - 1 if rails.in_place else 1
-    if max(int(one.max()) for one in each) * copies * len(each) > 2**60:
+def _copied(rails: Rails, each: I64, came: I64, gone: I64, ends: I64 | None = None, left: I64 | None = None) -> I64:
+    """When ranks end: once all has come channels copy, in place a block for each other rank, once their puts have left.
+
+    All [channels, units, ranks of a node]; ends: ticks at which all has come, times the number of nodes, and the hops that are left then,
+    so many more waits; left: ticks when puts have left, times the number of nodes. None: all channels of a rank copy in turns. Those that
+    begin in one batch do; others come one after the other, unless they begin at one tick and go on for many batches.
+    """
+    copies, nodes = rails.grid.size - 1 if rails.in_place else 1, len(rails.grid)
+    if int(each.max()) * copies * len(each) > 2**60:
         raise too_long()
-    memory = np.zeros_like(came[0])
-    for takes, here, left in zip(each, came, gone, strict=True):
-        memory = np.maximum(memory, np.maximum(here, left) if rails.in_place else here) + takes
-    memory = memory + (copies - 1) * sum(each[1:], each[0])
-    return np.maximum(memory, np.max(gone, axis=0))
+    ends = np.zeros_like(came) if ends is None else ends
+    if rails.in_place:
+        came = np.maximum(came, gone)
+    if rails.in_place and left is not None:
+        ends = np.where(left // nodes > ends // nodes, left // nodes * nodes - 1, ends)  # the first batch of that tick
+        order = np.sort(ends, axis=0)
+        if ((order[1:] != order[:-1]) & ((order[1:] + 1) // nodes == (order[:-1] + 1) // nodes)).any():
+            raise Inapplicable("channels of a rank copy in one memory, some of them a few batches later than others")
+    before = (ends[:, None] > ends[None]).sum(axis=1).reshape(len(each), -1)  # how many channels copy before each
+    patterns, which = np.unique(before, axis=1, return_inverse=True)
+    memory, takes, here = np.zeros(before.shape[1], np.int64), each.reshape(before.shape), came.reshape(before.shape)
+    for i, pattern in enumerate(patterns.T):
+        ranks = np.flatnonzero(which.ravel() == i)
+        for place in np.unique(pattern):
+            turn = np.flatnonzero(pattern == place)
+            for channel in turn:
+                memory[ranks] = np.maximum(memory[ranks], here[channel, ranks]) + takes[channel, ranks]
+            memory[ranks] += (copies - 1) * takes[np.ix_(turn, ranks)].sum(axis=0)
+    return np.maximum(memory.reshape(came.shape[1:]), np.max(gone, axis=0))
 
 
 def _columns(rows: npt.NDArray[Any]) -> I64:

@@ -8,8 +8,8 @@ there, round by round: the rounds behind the first one wait for nothing but the 
 memory.
 
 Is: a Builder that notes what every lane does; its evaluation, an order by lanes and times by columns of nodes. Is not: lost NICs, which put
-nodes out of step, nor rates that change in time (flow.py). Invariant: the times are those of exact.py on the unrolled schedule, to the
-picosecond, or Inapplicable is raised.
+nodes out of step, nor rates that change in time (swap_lanes.py). Invariant: the times are those of exact.py on the unrolled schedule, to
+the picosecond, or Inapplicable is raised.
 """
 
 from __future__ import annotations
@@ -286,16 +286,18 @@ def swap_finish(outline: Outline, topology: Topology, count: int, itemsize: int,
     """
     if changes:
         raise Inapplicable("rates that change in time")
-    noted: list[_Program] = []
+    noted: list[tuple[_Program, npt.NDArray[np.int32]]] = []
+    n = topology.n_ranks
 
     def make(*arguments: Any, **options: Any) -> _Program:
-        noted.append(_Program(count, itemsize, *arguments, **options))
-        return noted[-1]
+        program = _Program(count, itemsize, *arguments, **options)
+        nics = lane_nics(topology, program.channels)
+        if nics is None or n & (n - 1):
+            raise Inapplicable("nodes do not use their NICs alike, or ranks are no power of two")
+        noted.append((program, nics))
+        return program
 
     outline.emit(make)
-    told = noted[-1]
-    nics, n = lane_nics(topology, told.channels), topology.n_ranks
-    if nics is None or n & (n - 1):
-        raise Inapplicable("nodes do not use their NICs alike, or ranks are no power of two")
+    told, nics = noted[-1]
     walk = _Walk(told.program, topology, nics, late_ps, alpha_ps, -(-count // told.parts) * itemsize)
     return walk.finish(), {"ops": len(told.program) * told.channels * n}

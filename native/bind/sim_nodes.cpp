@@ -14,6 +14,7 @@
 #include "sim/paired.hpp"
 #include "sim/pairs.hpp"
 #include "sim/rails.hpp"
+#include "sim/swaps.hpp"
 #include "sim/trees.hpp"
 
 namespace nb = nanobind;
@@ -72,13 +73,31 @@ int simulate_paired(const nb::dict& columns) {
   return static_cast<int>(ccl_lab::sim::simulate_paired(in, finish_ps));
 }
 
+int simulate_swaps(const nb::dict& columns) {
+  const ccl_lab::bind::Columns c(columns);
+  using I64 = const std::int64_t;
+  using I32 = const std::int32_t;
+  const ccl_lab::sim::SwapsInput in{
+      .ranks = c.number("ranks"), .channels = c.number("channels"), .alpha_ps = c.number("alpha_ps"),
+      .step = c.get<const std::uint8_t>("step"), .times = c.get<I64>("times"), .some = c.get<I64>("some"), .many = c.get<I32>("many"),
+      .apart = c.get<I64>("apart"), .whom = c.get<I64>("whom"), .peers = c.get<I32>("peers"), .raise = c.get<I64>("raise"),
+      .raises = c.get<I64>("raises"), .nbytes = c.get<I64>("nbytes"), .ticks = c.get<I64>("ticks"),
+      .blocks = c.get<I64>("blocks"), .spans = c.get<I32>("spans"), .tier = c.get<I64>("tier"),
+      .tier_ps = c.get<I64>("tier_ps"), .node_of = c.get<I32>("node_of"), .tx = c.get<I32>("tx"), .rx = c.get<I32>("rx"),
+      .bytes_per_s = c.get<I64>("bytes_per_s"), .latency_ps = c.get<I64>("latency_ps"), .late_ps = c.get<I64>("late_ps"),
+      .changes = c.changes()};
+  const auto finish_ps = c.get<std::int64_t>("finish_ps");
+  const ccl_lab::Unlocked unlocked;
+  return static_cast<int>(ccl_lab::sim::simulate_swaps(in, finish_ps));
+}
+
 int simulate_rails(const nb::dict& columns) {
   const ccl_lab::bind::Columns c(columns);
   using I64 = const std::int64_t;
   using I32 = const std::int32_t;
   const ccl_lab::sim::RailsInput in{
       .nodes = c.number("nodes"), .units = c.number("units"), .group = c.number("group"), .nics = c.number("nics"), .puts = c.number("puts"),
-      .classes = c.number("classes"), .alpha_ps = c.number("alpha_ps"), .nic = c.get<I32>("nic"), .map_of = c.get<I32>("map_of"),
+      .classes = c.number("classes"), .hop_ps = c.number("hop_ps"), .alpha_ps = c.number("alpha_ps"), .nic = c.get<I32>("nic"), .map_of = c.get<I32>("map_of"),
       .bytes = c.get<I64>("bytes"), .channel = c.number("channel"), .near_bytes = c.get<I64>("near_bytes"),
       .tx_bytes_per_s = c.get<I64>("tx_bytes_per_s"), .tx_latency_ps = c.get<I64>("tx_latency_ps"),
       .rx_bytes_per_s = c.get<I64>("rx_bytes_per_s"), .rx_latency_ps = c.get<I64>("rx_latency_ps"),
@@ -210,6 +229,8 @@ void bind_sim_nodes(nb::module_& m) {
         "native/src/sim/rails.hpp says. Use ccl_lab.simulate.");
   m.def("simulate_paired", &simulate_paired, nb::arg("columns"),
         "Times of pairwise exchanges, into the column finish_ps; returns the status, as native/src/sim/paired.hpp says. Use ccl_lab.simulate.");
+  m.def("simulate_swaps", &simulate_swaps, nb::arg("columns"),
+        "Times of partners that swap many blocks, into the column finish_ps; returns the status (native/src/sim/swaps.hpp).");
   m.def("sweep_meeting_batches", &sweep_meeting_batches, nb::arg("columns"),
         "Batches of messages that go from node to node, in the columns batch, free, came; returns the status, as native/src/sim/meetings.hpp says. "
         "Use ccl_lab.simulate.");

@@ -9,6 +9,7 @@
 #include "check.hpp"
 #include "sim/paired.hpp"
 #include "sim/rails.hpp"
+#include "sim/swaps.hpp"
 
 using namespace ccl_lab::sim;
 
@@ -361,6 +362,40 @@ TEST(exchanges_end_as_their_messages) {
     channels += drawn.nic.size() > 1 && drawn.ranks > 128;
   }
   CHECK(tiles > 15 && changed > 20 && inside > 0 && alike > 8 && channels > 5);
+}
+
+// Two ranks on a NIC each put three blocks of 100 bytes to one another, a byte a picosecond, and add all three, ten picoseconds each.
+struct SwapsDraw {
+  std::vector<std::uint8_t> step = {0, 1, 2};
+  I64s times = {3, 1, 3}, none = {-1, -1, -1}, apart = {1, 1, 0}, zero = {0, 0, 0}, raises = {0, 1, 0}, bytes = {100, 0, 10};
+  I64s rates = I64s(10, 1'000'000'000'000), latency = I64s(10, 0), late = {0, 0};
+  std::vector<std::int32_t> nodes = {0, 1}, tx = {6, 7}, rx = {8, 9};
+
+  [[nodiscard]] SwapsInput input() const {
+    SwapsInput in;
+    in.ranks = 2, in.channels = 1, in.step = step, in.times = times, in.some = none, in.apart = apart, in.whom = none, in.raise = zero, in.raises = raises;
+    in.nbytes = bytes, in.ticks = bytes, in.blocks = none, in.tier = none, in.node_of = nodes, in.tx = tx, in.rx = rx;
+    in.bytes_per_s = rates, in.latency_ps = latency, in.late_ps = late;
+    return in;
+  }
+};
+
+TEST(swaps_end_as_their_blocks) {
+  SwapsDraw drawn;
+  I64s finish = {0, 0};
+  CHECK(simulate_swaps(drawn.input(), finish) == SwapStatus::ok);
+  CHECK(finish == I64s({330, 330}));
+  drawn.late = {1000, 0};
+  finish = {0, 0};
+  CHECK(simulate_swaps(drawn.input(), finish) == SwapStatus::ok);
+  CHECK(finish == I64s({1330, 1330}));
+  SwapsInput in = drawn.input();
+  in.apart = in.apart.first(2);
+  CHECK(simulate_swaps(in, finish) == SwapStatus::bad_input);
+  in = drawn.input(), in.ranks = 3;
+  CHECK(simulate_swaps(in, finish) == SwapStatus::bad_input);
+  drawn.tx = {6, 10};
+  CHECK(simulate_swaps(drawn.input(), finish) == SwapStatus::bad_input);
 }
 
 TEST(columns_of_exchanges_that_do_not_fit_are_refused) {

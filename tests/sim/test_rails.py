@@ -75,20 +75,21 @@ def test_rails_are_timed_as_by_the_oracle() -> None:
 
 
 def with_many_nics(rng: np.random.Generator) -> Topology:
-    """Every rank has several NICs; some have rates of their own, or are lost."""
-    nodes, group, each = int(rng.integers(2, 10)), int(rng.integers(2, 5)), int(rng.integers(2, 5))
+    """Every rank has several NICs, or they share some; some have rates of their own, or are lost."""
+    nodes, group = int(rng.integers(2, 10)), int(rng.integers(1, 5))
+    nics = group * int(rng.integers(2, 5)) if rng.random() < 0.5 else int(rng.integers(1, 3 * group + 1))
     topology = Topology.cluster(
-        nodes=nodes, gpus_per_node=group, nics_per_node=group * each, nic_gbits_per_s=float(rng.integers(1, 400)),
+        nodes=nodes, gpus_per_node=group, nics_per_node=nics, nic_gbits_per_s=float(rng.integers(1, 400)),
         fabric_gbytes_per_s=int(rng.integers(1, 300)), local_gbytes_per_s=int(rng.integers(1, 1000)))  # fmt: skip
     if rng.random() < 0.5:
         topology = with_own_rates(rng, topology)
-    return topology.without((int(rng.integers(nodes)), int(rng.integers(group * each)))) if rng.random() < 0.4 else topology
+    return topology.without((int(rng.integers(nodes)), int(rng.integers(nics)))) if rng.random() < 0.5 and nics > 1 else topology
 
 
 def test_rails_on_several_channels_are_timed_as_their_ops() -> None:
-    """Each with NICs of its own, slower, late, or changing in the middle, some lost that nobody uses; others are refused."""
+    """Each with NICs of its own, or shared ones, slower, late, or changing in the middle, some lost."""
     compared = refused = in_place = lost = 0
-    for seed in range(250):
+    for seed in range(400):
         rng = np.random.default_rng([seed, 99])
         case = drawn(rng, NAME, with_many_nics(rng), some_bytes(rng), (0.4, 0.3),
                      lambda outlined: outlined.rails is not None and outlined.rails.channels > 1)  # fmt: skip
@@ -97,12 +98,21 @@ def test_rails_on_several_channels_are_timed_as_their_ops() -> None:
         want, changes = case.wanted(change=True)
         try:
             times, _ = case.found(rail_finish, case.outlined.rails, changes)
-        except Inapplicable:
+        except Inapplicable:  # in place, some channels a few batches behind the others of their rank
             refused += 1
             continue
         assert times == want, seed
         compared, in_place, lost = compared + 1, in_place + case.outlined.in_place, lost + (not case.topology.nic_bytes_per_s.all())
-    assert compared >= 60 and in_place >= 15 and 5 <= refused <= 100 and lost >= 3, (compared, in_place, refused, lost)
+    assert compared >= 120 and in_place >= 30 and refused <= 4 and lost >= 40, (compared, in_place, refused, lost)
+
+
+def test_rails_on_several_channels_are_timed_as_by_the_oracle() -> None:
+    def case(seed: int) -> Drawn | None:
+        rng = np.random.default_rng([seed, 98])
+        return drawn(rng, NAME, with_many_nics(rng), some_bytes(rng), (0.4, 0.3),
+                     lambda outlined: outlined.rails is not None and outlined.rails.channels > 1)  # fmt: skip
+
+    assert equal_to_the_oracle((case(seed) for seed in range(120)), rail_finish, "rails", 4_000, may_refuse=True) >= 15
 
 
 @pytest.mark.parametrize("target", _core.vector_targets())
@@ -148,21 +158,20 @@ def test_131072_ranks() -> None:
 
 
 def test_131072_ranks_on_two_channels() -> None:
-    """Sixteen NICs a node: each channel of a rank has one, and a slower one holds up its own."""
+    """Sixteen NICs a node: each channel of a rank has one, or, where one is lost, shares another one, and nothing ends earlier."""
     whole = Topology.cluster(nodes=16384, gpus_per_node=8, nics_per_node=16, nic_gbits_per_s=400, fabric_gbytes_per_s=2000)
     outlined = outline(NAME[0], whole, "64GiB", algorithm=NAME[1])
     times, how = finish_times(outlined, whole)
     assert outlined.rails is not None and outlined.rails.channels == 2 and how["as"] == "rails" and len(np.unique(times)) == 1
+    gone = whole.without((7, 2))
+    after, how = finish_times(outline(NAME[0], gone, "64GiB", algorithm=NAME[1]), gone)
+    assert how["as"] == "rails" and (after >= times).all() and 1.9 < after.max() / times.max() < 2.1
 
 
 def test_what_rails_cannot_say_is_refused() -> None:
     tiers = Topology.preset("llama3_24k", 2048)
     with pytest.raises(Inapplicable, match="hierarchical all_to_all .* switches between nodes add latencies"):
         summarize(outline(NAME[0], tiers, "1GiB", algorithm=NAME[1]), tiers)
-    wide = Topology.cluster(nodes=8192, gpus_per_node=8, nics_per_node=16)
-    for topology, channels in ((wide.without((7, 2)), None), (wide, 3)):
-        with pytest.raises(Inapplicable, match="hierarchical all_to_all .* several channels, and some of these share a NIC"):
-            summarize(outline(NAME[0], topology, "64GiB", algorithm=NAME[1], channels=channels), topology)
 
 
 @pytest.mark.parametrize(("collective", "whole", "gone"), [

@@ -7,11 +7,12 @@ import pytest
 
 from ccl_lab.errors import Inapplicable, UsageError
 from ccl_lab.planner import outline
-from ccl_lab.simulator import exact_times, finish_times
+from ccl_lab.simulator import exact_times
+from ccl_lab.simulator.flow import flow_finish
 from ccl_lab.topo import Topology
 
 from .cases import random_network, random_topology
-from .draws import Drawn, drawn, some_bytes
+from .draws import Drawn, drawn, found, some_bytes
 from .test_scale import MOST_OPS
 
 NAMES = [("all_gather", "recursive_doubling"), ("reduce_scatter", "recursive_halving")]
@@ -56,10 +57,10 @@ def test_what_comes_many_times_is_timed_as_if_it_were_written_out(name: tuple[st
             continue
         want, changes = case.wanted(change=case.topology.n_nodes > 1)
         try:
-            times, how = finish_times(case.outlined, case.topology, late=case.late, alpha=case.alpha, changes=changes)
+            times, how = case.found(flow_finish, case.outlined, changes)
         except Inapplicable:
             continue
-        assert times.tolist() == want, seed
+        assert times == want, seed
         compared, ordered, changed = compared + 1, ordered + how.get("ordered", False), changed + bool(changes)
     assert compared >= 120 and ordered >= 20 and changed >= 20
 
@@ -70,8 +71,8 @@ def test_what_comes_many_times_is_timed_as_by_the_oracle() -> None:
         case = draw(1000 + seed, NAMES[seed % 2], most_ops=5_000)
         if case is None:
             continue
-        times, _ = finish_times(case.outlined, case.topology, late=case.late, alpha=case.alpha)
-        assert times.tolist() == case.by_the_oracle(), seed
+        times, _ = case.found(flow_finish, case.outlined)
+        assert times == case.by_the_oracle(), seed
         compared += 1
     assert compared >= 20
 
@@ -82,8 +83,8 @@ def test_512_ranks_as_their_ops(name: tuple[str, str]) -> None:
     for topology, late, many in ((whole, None, False), (whole.slow(3, nic=(7, 2)), {3: "20us"}, False), (whole.without((7, 2)), None, True),
                                  (whole.without((7, 2), (7, 5), (20, 3)), {77: "1us"}, True)):  # fmt: skip
         outlined = outline(name[0], topology, "64MiB", algorithm=name[1])
-        found, how = finish_times(outlined, topology, late=late)
-        assert found.tolist() == exact_times(outlined.unroll(), topology, late=late).finish_ps.tolist()
+        times, how = found(flow_finish, outlined, outlined, topology, late)
+        assert times == exact_times(outlined.unroll(), topology, late=late).finish_ps.tolist()
         assert how["ops"] < 5 * 9 * 512 + many * 20_000
 
 
@@ -92,6 +93,7 @@ def test_131072_ranks(name: tuple[str, str]) -> None:
     """All alike; around a lost NIC two ranks take twice as long, and nothing ends earlier."""
     whole = Topology.preset("h100", 16384)
     gone = whole.without((7, 2))
-    before, after = (finish_times(outline(name[0], each, "1GiB", algorithm=name[1]), each) for each in (whole, gone))
-    assert len(np.unique(before[0])) == 1 and before[1]["ops"] < 7_000_000
-    assert after[1]["ordered"] and (after[0] >= before[0]).all() and 1.3 < after[0].max() / before[0].max() < 2
+    outlines = [(outline(name[0], each, "1GiB", algorithm=name[1]), each) for each in (whole, gone)]
+    before, after = (found(flow_finish, outlined, outlined, topology) for outlined, topology in outlines)
+    assert len(set(before[0])) == 1 and before[1]["ops"] < 7_000_000
+    assert after[1]["ordered"] and (np.array(after[0]) >= before[0]).all() and 1.3 < max(after[0]) / max(before[0]) < 2

@@ -20,14 +20,16 @@
 
 namespace ccl_lab::sim {
 
-// Columns of NICs are [nics][units], of ranks [group][units], of ranks inside nodes [group][classes]. Nodes come again after `units` (pairs.hpp).
+// Columns of NICs are [nics][units], of lanes [lanes][units], of ranks inside nodes [group][classes]. Nodes come again after `units` (pairs.hpp).
+// Lanes: the ranks of a node on one channel, or, where channels share NICs, on each of them, channel by channel.
 struct RailsInput {
   std::int64_t nodes = 0, units = 0, group = 0, nics = 0, puts = 0, classes = 0;
+  std::int64_t hop_ps = 0;  // what came arrives so much later for each hop that is left: in nominal time, to tell which one was the last
   std::int64_t alpha_ps = 0;
-  std::span<const std::int32_t> nic;       // [maps][group] of the node; map 0 is the usual one
+  std::span<const std::int32_t> nic;       // [maps][lanes] of the node; map 0 is the usual one
   std::span<const std::int32_t> map_of;    // [units]
-  std::span<const std::int64_t> bytes;     // [group][puts] that a rank puts to another node, in order; -1: no put
-  std::int64_t channel = 0;                // that is evaluated: it meets the others inside nodes alone
+  std::span<const std::int64_t> bytes;     // [lanes][puts] that a rank puts to another node, in order; -1: no put
+  std::int64_t channel = 0;                // that is evaluated: it meets the others inside nodes alone; -1: all of them
   std::span<const std::int64_t> near_bytes;  // [channels] of a put inside a node
   std::span<const std::int64_t> tx_bytes_per_s, tx_latency_ps, rx_bytes_per_s, rx_latency_ps;                       // of NICs
   std::span<const std::int64_t> near_tx_bytes_per_s, near_tx_latency_ps, near_rx_bytes_per_s, near_rx_latency_ps;  // of ranks, by class
@@ -46,7 +48,7 @@ enum class RailsStatus : std::uint8_t { ok = 0, overflow = 2, bad_input = 3, out
 // inside the node is there, and what it puts there has left. At least when a rank enters.
 struct RailsOutput {
   std::span<std::int64_t> arrived_ps, left_ps;
-  std::span<std::int64_t> seen_ps, near_left_ps;  // [group][classes]
+  std::span<std::int64_t> seen_ps, near_left_ps;  // [lanes][classes]
 };
 
 [[nodiscard]] RailsStatus simulate_rails(const RailsInput& in, RailsOutput& out) noexcept;
