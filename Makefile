@@ -98,7 +98,7 @@ sanitize: $(DEPS)
 	@for kind in $(SANITIZERS); do \
 	  echo "== native tests under the $$kind sanitizer"; \
 	  PATH="$(abspath $(BIN)):$$PATH" cmake -S native -B build/sanitize-$$kind -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
-	    -DCCL_LAB_SANITIZE=$$kind -DCCL_LAB_TESTS=ON -DCCL_LAB_BIND=OFF >/dev/null && \
+	    -DCCL_LAB_SANITIZE=$$kind -DCCL_LAB_TESTS=ON -DCCL_LAB_BIND=OFF -DCCL_LAB_CUDA=OFF >/dev/null && \
 	  PATH="$(abspath $(BIN)):$$PATH" cmake --build build/sanitize-$$kind && \
 	  PATH="$(abspath $(BIN)):$$PATH" ctest --test-dir build/sanitize-$$kind --output-on-failure || exit 1; \
 	done
