@@ -198,7 +198,7 @@ class Oracle:
         self.gone: set[int] = set()
         self.landed: set[int] = set()
         self.count: dict[Any, int] = defaultdict(int)
-        self.sleeping: list[tuple[Any, Any]] = []  # (condition, what to do) of blocked channels
+        self.sleeping: dict[Any, list[tuple[Any, Any]]] = defaultdict(list)  # (condition, op) of channels, by what they wait for
         self.finish = list(self.late)
 
     def run(self) -> None:
@@ -210,7 +210,7 @@ class Oracle:
         while self.heap:
             self.now, _, what, args = heapq.heappop(self.heap)
             what(*args)
-        assert len(self.end) == len(self.ops) and not self.sleeping
+        assert len(self.end) == len(self.ops) and not any(self.sleeping.values())
 
     def next_op(self, key: Any) -> None:
         if self.position[key] == len(self.channels[key]):
@@ -226,17 +226,18 @@ class Oracle:
         self.position[key] += 1
         self.next_op(key)
 
-    def when(self, condition: Any, op: Any) -> None:
+    def when(self, condition: Any, op: Any, key: Any) -> None:
         if condition():
             self.done(op)
         else:
-            self.sleeping.append((condition, op))
+            self.sleeping[key].append((condition, op))
 
-    def wake(self) -> None:
-        ready = [(c, op) for c, op in self.sleeping if c()]
-        self.sleeping = [(c, op) for c, op in self.sleeping if not c()]
-        for _, op in ready:
-            self.done(op)
+    def wake(self, key: Any) -> None:
+        asked = [(condition(), condition, op) for condition, op in self.sleeping.pop(key, ())]
+        self.sleeping[key] = [(condition, op) for ready, condition, op in asked if not ready]
+        for ready, _, op in asked:
+            if ready:
+                self.done(op)
 
     def do_put(self, op: Any) -> None:
         self.at(max(self.now, self.late[op.peer]), self.issue, op)
@@ -257,12 +258,13 @@ class Oracle:
         self.done(op)
 
     def do_wait(self, op: Any) -> None:
-        self.when(lambda: self.count[op.rank, op.peer, op.sig_channel] >= op.value, op)
+        counter = (op.rank, op.peer, op.sig_channel)
+        self.when(lambda: self.count[counter] >= op.value, op, counter)
 
     def do_flush(self, op: Any) -> None:
         mine = [p.op_id for p in self.channels[op.rank, op.channel]
                 if p.kind == Kind.put and p.op_id < op.op_id and op.peer in (-1, p.peer)]  # fmt: skip
-        self.when(lambda: all(p in self.gone for p in mine), op)
+        self.when(lambda: all(p in self.gone for p in mine), op, ("gone", op.rank, op.channel))
 
     def do_compute(self, op: Any) -> None:
         self.at(self.now + self.compute(op.rank, op.arg), self.done, op)
@@ -295,7 +297,7 @@ class Oracle:
         self.gone.add(op.op_id)
         self.finish[op.rank] = max(self.finish[op.rank], self.now)
         self.at(self.now + self.latency(self.links(op)), self.land, op)
-        self.wake()
+        self.wake(("gone", op.rank, op.channel))
 
     def land(self, op: Any) -> None:
         self.landed.add(op.op_id)
@@ -305,7 +307,7 @@ class Oracle:
             while self.count[counter] < len(order) and order[self.count[counter]] in self.landed:
                 self.arrive[order[self.count[counter]]] = self.now
                 self.count[counter] += 1
-            self.wake()
+            self.wake(counter)
         else:
             self.arrive[op.op_id] = self.now
         if op.kind not in (Kind.put, Kind.signal) or (op.kind == Kind.put and op.peer == op.rank):
