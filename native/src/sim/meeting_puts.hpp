@@ -14,7 +14,7 @@ namespace ccl_lab::sim {
 // Rows are puts in the order of their ops. Columns of nodes: tx and rx, when their NICs are free.
 struct PutsInput {
   std::span<const std::int32_t> source, to;
-  std::span<const std::int64_t> ready, tx_for, rx_for;  // ps, or nominal ticks: how long either NIC is busy
+  std::span<const std::int64_t> ready = {}, tx_for = {}, rx_for = {};  // ps, or nominal ticks: how long either NIC is busy
 };
 
 // The rows by (batch, turn, op): in a batch each put gets the first turn that neither of its NICs has given to another.
