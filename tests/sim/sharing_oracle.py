@@ -125,7 +125,7 @@ class SharedOracle:
         ]
         self.run()
         for job in self.jobs:
-            assert len(job.end) == len(job.ops) and not job.sleeping
+            assert len(job.end) == len(job.ops) and not any(job.sleeping.values())
 
     def run(self) -> None:
         now = 0

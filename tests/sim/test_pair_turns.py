@@ -49,7 +49,7 @@ def draw(seed: int, name: tuple[str, str], most_nodes: int = 90) -> Drawn | None
 @pytest.mark.parametrize("name", DIRECT)
 def test_turns_without_a_pattern_are_dealt_as_in_the_table_of_ops(name: tuple[str, str]) -> None:
     """Any rates, late ranks, several channels, rates that change; rounds gone through to the end, or pairs of free NICs."""
-    compared = refused = many = 0
+    compared = many = 0
     for seed in range(100):
         case = draw(seed, name)
         if case is None:
@@ -57,12 +57,12 @@ def test_turns_without_a_pattern_are_dealt_as_in_the_table_of_ops(name: tuple[st
         want, changes = case.wanted(change=True)
         try:
             ends, how = case.found(pair_finish, case.outlined.pairs, changes, few=FEW[seed % len(FEW)])
-        except Inapplicable:
-            refused += 1
+        except Inapplicable as why:
+            assert "add up in one memory" in str(why), seed
             continue
         assert ends == want, seed
         compared, many = compared + ("turns" in how), many + ("turns" in how and case.topology.n_nodes > 64)
-    assert compared >= 12 and (many >= 1 or name[0] == "all_reduce") and refused <= compared, (compared, many, refused)
+    assert compared >= 12 and (many >= 1 or name[0] == "all_reduce"), (compared, many)
 
 
 def test_turns_without_a_pattern_are_dealt_as_by_the_oracle() -> None:
