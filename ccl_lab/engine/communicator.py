@@ -289,7 +289,7 @@ class Communicator(Exchanging, Windowing):
         if counts is None and same == (source is not None and source is target):
             if len(self._ready) >= MAX_PLANS:
                 self._ready.clear()
-            self._ready[call] = self._member.program(schedule, layout, redop, fused), schedule.in_place
+            self._ready[call] = self._member.started_program(schedule, layout, redop, fused), schedule.in_place
         return result
 
     def _admitted(

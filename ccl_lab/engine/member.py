@@ -281,6 +281,18 @@ class Member:
     ) -> Any:
         """The compiled program of this rank, with every connection it needs. fused: the node layer runs it as one
         collective; the same on all ranks; None: where it may. without: lost NICs, for which it was planned. keeps: see `lower`."""
+        compiled, links = self._compiled(schedule, layout, redop, fused, without, keeps)
+        self._connect(links)
+        return compiled
+
+    def started_program(self, schedule: Schedule, layout: Layout, redop: str, fused: bool) -> Any:
+        """`program` of an op that was started: its peers may have ended theirs, and have left."""
+        return self._compiled(schedule, layout, redop, fused)[0]
+
+    def _compiled(
+        self, schedule: Schedule, layout: Layout, redop: str, fused: bool | None, without: Mask = (), keeps: bool = True
+    ) -> tuple[Any, list[tuple[int, int, int]]]:
+        """A program, and the (peer, NIC here, NIC there) that it goes over."""
         topology = self.topology.without(*without) if without else self.topology
         if fused is None:
             fused = fusible(schedule, self.topology)
@@ -301,8 +313,7 @@ class Member:
             if len(self._programs) > MAX_PROGRAMS:
                 self._programs.popitem(last=False)
         self._programs.move_to_end(key)
-        self._connect(found[1])
-        return found[0]
+        return found
 
     def connect(self, links: list[tuple[int, int, int]]) -> None:
         """Every (peer, NIC here, NIC there) that is missing, with what could stand in for it; the peers do the same."""

@@ -41,3 +41,22 @@ def test_messages_that_are_queued_are_exact(n: int, nodes: int, transport: str, 
 @pytest.mark.parametrize("nics", [2, 4])
 def test_a_nic_that_is_lost_while_messages_are_queued(nics: int) -> None:
     run_case([f"nic_lost(comm, {nics}, 0.4)"], 2, 2, nics, 0.4)
+
+
+@pytest.mark.parametrize("failover", ["on", "off"])
+def test_a_peer_that_leaves_while_a_first_call_returns(failover: str) -> None:
+    """What has been done is done: a rank that is slow to return does not miss those that are through and gone."""
+    body = """
+        with ccl.init(topology=ccl.Topology.cluster(nodes=2, gpus_per_node=1, nics_per_node=1)) as comm:
+            start = comm._start
+            def slow(*arguments, **options):
+                work = start(*arguments, **options)
+                if comm.rank == 1:
+                    time.sleep(3)  # rank 0 waits for a second before it ends the job
+                return work
+            comm._start = slow
+            assert (comm.all_reduce(np.full(9, 2), async_op=True).wait("5s") == 4).all()
+        print("fine")
+    """
+    for status, output in launch(body, n=2, CCL_LAB_TRANSPORT="tcp", CCL_LAB_FAILOVER=failover):
+        assert status == 0 and "fine" in output, output
