@@ -17,12 +17,13 @@ import numpy.typing as npt
 
 from .. import _core
 from ..errors import Inapplicable
-from ..ir import Builder, Kind, Outline, Ref
+from ..ir import Kind, Outline, Ref
 from ..ir.builder import Ints
 from ..ir.layout import element_offset
 from ..topo import Topology
 from .changes import NONE, Changes
 from .columns import too_long
+from .swaps import Noting
 
 I64 = npt.NDArray[np.int64]
 I32 = npt.NDArray[np.int32]
@@ -44,17 +45,13 @@ class _Row(NamedTuple):
     blocks: I64 | None = None  # so many times the bytes and ticks each
 
 
-class _Lanes(Builder):
-    """Notes what lanes do."""
+class _Lanes(Noting):
+    """Notes what lanes do, each as often as it does."""
 
-    def __init__(self, count: int, itemsize: int, *arguments: Any, **options: Any) -> None:
+    def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        if self.counts is not None or self.timetable:
-            raise Inapplicable("blocks have sizes of their own, or steps are a timetable")
-        self._count, self._itemsize = count, itemsize
         self._times: I64 | None = None  # of what is told now, as it is told
         self._round: I64 | None = None  # ranks of a round of several calls
-        self._open: list[int] = []  # puts that nobody has waited for
         self.rows: list[_Row] = []
 
     def repeat(self, times: I64, emit: Callable[[I64, int], None]) -> None:

@@ -48,17 +48,24 @@ class _Op(NamedTuple):
     put: int = -1
 
 
-class _Program(Builder):
-    """Notes what all lanes do, if they do the same."""
+class Noting(Builder):
+    """Notes what lanes do, of blocks of `count` elements: no blocks of sizes of their own, no timetable."""
 
     def __init__(self, count: int, itemsize: int, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         if self.counts is not None or self.timetable:
             raise Inapplicable("blocks have sizes of their own, or steps are a timetable")
         self._count, self._itemsize = count, itemsize
+        self._open: list[int] = []  # puts that nobody has waited for
+
+
+class _Program(Noting):
+    """Notes what all lanes do, if they do the same."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         self._rank = np.tile(np.arange(self.n_ranks), self.channels)
         self._channel = np.repeat(np.arange(self.channels), self.n_ranks)
-        self._open: list[int] = []  # puts that nobody has waited for
         self._times = 1
         self.program: list[_Op] = []
 
