@@ -51,7 +51,7 @@ class Swallowing final : public Transport {
     const auto n = static_cast<int>(lands.size());
     for (const Notice& notice : lands) receiver->landed({1, 0, 0}, notice);
     lands.clear();
-    return n;
+    return n + moved;
   }
   void wait_set(std::vector<pollfd>&, std::int64_t&) const override {}
   void reset(std::uint16_t) override {}
@@ -59,6 +59,7 @@ class Swallowing final : public Transport {
   std::vector<Completion> over;
   std::vector<LinkEvent> failed;
   std::vector<Notice> lands;    // with the next poll
+  int moved = 0;                // by each poll, besides
   std::vector<Put> puts;
   std::vector<std::vector<std::byte>> read;
   std::vector<Path> retired;

@@ -93,6 +93,27 @@ TEST(a_short_put_is_complete_when_it_is_copied_which_waits_for_a_pause_and_for_t
   }
 }
 
+// The poll in which the shortest have gone completes them, though sending them was something: a wire that is held to a rate takes
+// bytes some time after they were posted.
+TEST(the_shortest_are_copied_as_soon_as_the_transport_is_done_with_them) {
+  for (const std::uint64_t nbytes : {0u, 1u, 512u, 513u}) {
+    Brief s;
+    s.put(nbytes, 5);
+    s.put(nbytes, 6);
+    s.step(1000);
+    s.step(2000);
+    CHECK_EQ(s.told(5), 0u);
+    s.transport.free = true;
+    s.transport.moved = 1;
+    s.step(3000);
+    CHECK_EQ(s.told(5) + s.told(6), nbytes <= 512 ? 2u : 0u);
+    std::fill(s.bytes.begin(), s.bytes.end(), std::byte{0});
+    s.transport.moved = 0;
+    s.step(3000);
+    CHECK_EQ(s.told(5) + s.told(6), nbytes <= 512 ? 2u : 0u);
+  }
+}
+
 // Longer ones are expected to be confirmed before a copy would be worth it, and whoever sleeps is woken when it is.
 TEST(a_longer_short_put_is_copied_after_a_while_unless_somebody_waits_for_it) {
   for (const bool awaited : {false, true}) {

@@ -170,7 +170,9 @@ int Rails::poll(std::int64_t now_ns, std::vector<Completion>& completions, std::
     if (peers_[i].queued) pump(peers_[i]);
   for (std::size_t i = 0; n_readings_ > 0 && i < readings_.size(); ++i)
     if (readings_[i].live && !readings_[i].posted && post_reading(readings_[i])) ++did;
-  if ((did == 0 || no_more) && !(uncopied_.empty() && young_.empty())) copy_waiting(no_more);
+  // The shortest take less time than the poll until nothing else is to be done.
+  const bool brief = !uncopied_.empty() && items_[uncopied_.front().item].nbytes <= Uncopied::kShortBytes;
+  if ((did == 0 || no_more || brief) && !(uncopied_.empty() && young_.empty())) copy_waiting(no_more);
   if (!ready_.empty() || !lost_.empty()) {
     did += static_cast<int>(ready_.size() + lost_.size());
     hand_over(ready_, completions);
