@@ -85,11 +85,11 @@ class Swaps {
   [[nodiscard]] std::size_t rank_of(std::int32_t lane) const { return static_cast<std::size_t>(lane) % n_; }
   [[nodiscard]] std::size_t channel_of(std::int32_t lane) const { return static_cast<std::size_t>(lane) / n_; }
   [[nodiscard]] std::int64_t times(std::size_t row, std::size_t rank) const {
-    return in_.some[row] < 0 ? in_.times[row] : in_.many[static_cast<std::size_t>(in_.some[row]) * n_ + rank];
+    return in_.some[row] < 0 ? in_.times[row] : in_.by_rank[static_cast<std::size_t>(in_.some[row]) * n_ + rank];
   }
-  [[nodiscard]] std::size_t peer(std::size_t row, std::size_t rank) const {
-    if (in_.whom[row] < 0) return rank ^ static_cast<std::size_t>(in_.apart[row]);
-    return static_cast<std::size_t>(in_.peers[static_cast<std::size_t>(in_.whom[row]) * n_ + rank]);
+  [[nodiscard]] std::size_t peer(std::size_t row, std::size_t rank) const { return rank ^ static_cast<std::size_t>(in_.apart[row]); }
+  [[nodiscard]] std::int64_t tier_ps(std::size_t row, std::int32_t lane) const {
+    return in_.tier_ps[in_.tier_of[static_cast<std::size_t>(in_.tier[row]) * lanes_.size() + static_cast<std::size_t>(lane)]];
   }
   [[nodiscard]] std::size_t cell(std::size_t row, std::int32_t lane) const {
     return row * static_cast<std::size_t>(in_.channels) + channel_of(lane);
@@ -98,7 +98,7 @@ class Swaps {
     return std::uint64_t{static_cast<std::uint32_t>(lane)} << 32 | static_cast<std::uint32_t>(row);
   }
   [[nodiscard]] std::int64_t blocks(std::size_t row, std::int32_t lane) const {
-    return in_.blocks[row] < 0 ? 1 : in_.spans[static_cast<std::size_t>(in_.blocks[row]) * n_ + rank_of(lane)];
+    return in_.blocks[row] < 0 ? 1 : in_.by_rank[static_cast<std::size_t>(in_.blocks[row]) * n_ + rank_of(lane)];
   }
   [[nodiscard]] std::int64_t work_ps(std::size_t row, std::int32_t lane) {
     return links_.busy_ps(in_.nbytes[cell(row, lane)] * blocks(row, lane), static_cast<std::int32_t>(2 * n_ + rank_of(lane)));
@@ -205,7 +205,7 @@ class Swaps {
     me.left_ps = std::max(me.left_ps, put.end_ps);
     const auto to = static_cast<std::int32_t>(channel_of(put.lane) * n_ + peer(row, from));
     Seen seen{put.end_ps + in_.latency_ps[static_cast<std::size_t>(put.a)] + in_.latency_ps[static_cast<std::size_t>(put.b)], put.tick, batch, 1};
-    if (in_.tier[row] >= 0) seen.ps += in_.tier_ps[static_cast<std::size_t>(in_.tier[row]) * lanes_.size() + static_cast<std::size_t>(put.lane)];
+    if (in_.tier[row] >= 0) seen.ps += tier_ps(row, put.lane);
     Lane& other = lanes_[static_cast<std::size_t>(to)];
     const std::int32_t wait = wait_of_[row];
     if (wait < 0) return;
@@ -325,26 +325,39 @@ class Swaps {
   Status status_ = Status::ok;
 };
 
+// Whether every rank that does something at a row has a peer.
+bool paired(const SwapsInput& in, std::size_t row) {
+  const auto n = static_cast<std::size_t>(in.ranks), apart = static_cast<std::size_t>(in.apart[row]);
+  if (in.apart[row] < 0) return false;
+  if (apart == 0 || ((n & (n - 1)) == 0 && apart < n)) return true;
+  for (std::size_t rank = 0; rank < n; ++rank)
+    if ((rank ^ apart) >= n && (in.some[row] < 0 || in.by_rank[static_cast<std::size_t>(in.some[row]) * n + rank] != 0)) return false;
+  return true;
+}
+
+bool good_row(const SwapsInput& in, std::size_t row) {
+  const auto rows = in.step.size(), n = static_cast<std::size_t>(in.ranks), lanes = n * static_cast<std::size_t>(in.channels);
+  const auto inside = [&](std::int64_t at, std::size_t size, std::size_t each) { return at < 0 || (static_cast<std::size_t>(at) + 1) * each <= size; };
+  if (in.step[row] > 3 || !inside(in.blocks[row], in.by_rank.size(), n) || !inside(in.some[row], in.by_rank.size(), n)) return false;
+  if (in.step[row] == 3 && (row + 1 == rows || in.step[row + 1] != 0)) return false;
+  if (!inside(in.tier[row], in.tier_of.size(), lanes) || in.raise[row] < 0 || in.raises[row] < 0) return false;
+  return static_cast<std::size_t>(in.raise[row] + in.raises[row]) <= rows && paired(in, row);
+}
+
 bool good(const SwapsInput& in) {
   const auto rows = in.step.size(), n = static_cast<std::size_t>(in.ranks), lanes = n * static_cast<std::size_t>(in.channels);
   if (in.ranks < 1 || in.channels < 1 || lanes >= std::size_t{1} << 31) return false;
-  for (const auto& column : {in.times, in.some, in.apart, in.whom, in.raise, in.raises, in.tier, in.blocks})
+  for (const auto& column : {in.times, in.some, in.apart, in.raise, in.raises, in.tier, in.blocks})
     if (column.size() != rows) return false;
   if (in.nbytes.size() != rows * static_cast<std::size_t>(in.channels) || in.ticks.size() != in.nbytes.size()) return false;
   if (in.node_of.size() != n || in.late_ps.size() != n || in.tx.size() != lanes || in.rx.size() != lanes) return false;
-  for (std::size_t row = 0; row < rows; ++row) {
-    const auto inside = [&](std::int64_t at, std::size_t size, std::size_t each) { return at < 0 || (static_cast<std::size_t>(at) + 1) * each <= size; };
-    if (in.step[row] > 3 || !inside(in.blocks[row], in.spans.size(), n) || !inside(in.some[row], in.many.size(), n) || !inside(in.whom[row], in.peers.size(), n)) return false;
-    if (in.step[row] == 3 && (row + 1 == rows || in.step[row + 1] != 0)) return false;
-    if (!inside(in.tier[row], in.tier_ps.size(), lanes) || in.raise[row] < 0 || in.raises[row] < 0) return false;
-    if (static_cast<std::size_t>(in.raise[row] + in.raises[row]) > rows) return false;
-    if (in.whom[row] < 0 && in.apart[row] != 0 && ((n & (n - 1)) != 0 || static_cast<std::size_t>(in.apart[row]) >= n)) return false;
-  }
+  for (std::size_t row = 0; row < rows; ++row)
+    if (!good_row(in, row)) return false;
   const auto links = in.bytes_per_s.size();
-  const auto within = [](std::span<const std::int32_t> ids, std::size_t end) {
-    return std::ranges::all_of(ids, [end](std::int32_t id) { return id >= 0 && static_cast<std::size_t>(id) < end; });
+  const auto within = [](const auto& ids, std::size_t end) {
+    return std::ranges::all_of(ids, [end](auto id) { return std::cmp_less_equal(0, id) && std::cmp_less(id, end); });
   };
-  return links >= 3 * n && in.latency_ps.size() == links && within(in.tx, links) && within(in.rx, links) && within(in.peers, n) &&
+  return links >= 3 * n && in.latency_ps.size() == links && within(in.tx, links) && within(in.rx, links) && within(in.tier_of, in.tier_ps.size()) &&
          Changes::good(in.changes, links);
 }
 
