@@ -96,6 +96,8 @@ class Builder:
         self.channels, self.parts, self.in_place, self.root, self.peer = channels, parts, in_place, root, peer
         self.scratch_blocks, self.counts, self.scratch_pairs = scratch_blocks, counts, scratch_pairs
         self.timetable = timetable
+        # A planner that does the same on all channels, each with its own part of every block, tells that many of them: the first ones.
+        self.told_channels = channels
         self.input, self.output, self.scratch = (_BufferRefs(buf) for buf in Buffer)
         self.step = 0
         self._rows: list[dict[str, np.ndarray]] = []

@@ -14,7 +14,7 @@ import numpy as np
 from ..ir import Buffer, Builder
 from .cost import log2_floor
 from .problem import Problem
-from .runs import Everyone, Run, everyone, put_run, signals_of, wait_run, wait_times
+from .runs import Everyone, Run, lanes, put_run, signals_of, wait_run, wait_times
 
 
 def recursive_doubling(problem: Problem) -> Builder:
@@ -28,7 +28,7 @@ def recursive_doubling(problem: Problem) -> Builder:
     core, extra = 1 << levels, n - (1 << levels)
     channels = problem.slices(problem.nics_per_rank, problem.block_bytes)
     b = problem.builder("recursive_doubling", channels=channels, parts=channels)
-    at = everyone(core, channels)
+    at = lanes(b, core)
     if extra:
         _fold_in(b, core, extra)
     for step in range(levels):
@@ -94,7 +94,7 @@ def held_far_first(n: int, levels: int, distance: int):
 
 def _fold_in(b: Builder, core: int, extra: int) -> None:
     """Extra ranks give their block to their representative, which waits for it."""
-    rank, channel = everyone(extra, b.channels)
+    rank, channel = lanes(b, extra)
     own = b.output[(rank + core) * b.parts + channel]
     b.step = 0
     b.put(rank=rank + core, peer=rank, src=b.input[channel], dst=own, channel=channel)
@@ -104,7 +104,7 @@ def _fold_in(b: Builder, core: int, extra: int) -> None:
 
 def _fold_out(b: Builder, core: int, extra: int) -> None:
     """Extra ranks get every block but their own."""
-    rank, channel = everyone(extra, b.channels)
+    rank, channel = lanes(b, extra)
     own = rank + core
     for block, count in ((np.zeros_like(own), own), (own + 1, core + extra - 1 - own)):
         put_run(b, rank, own, Run(Buffer.output, block), Run(Buffer.output, block), count, channel)

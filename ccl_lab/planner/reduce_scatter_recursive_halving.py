@@ -15,7 +15,7 @@ import numpy as np
 from ..ir import Buffer, Builder
 from .cost import log2_floor
 from .problem import Problem
-from .runs import Run, everyone, put_run, reduce_run, signals_of, wait_run, wait_times
+from .runs import Run, lanes, put_run, reduce_run, signals_of, wait_run, wait_times
 
 
 class Plan(NamedTuple):
@@ -89,7 +89,7 @@ def recursive_halving(problem: Problem) -> Builder:
 
 def _give(b: Builder, plan: Plan, extra: int, step: int) -> None:
     """The half that the partner keeps goes to it; in the first step with the extra rank's input added."""
-    rank, channel = everyone(plan.core, b.channels)
+    rank, channel = lanes(b, plan.core)
     partner = rank ^ plan.distance(step)
     folded = (rank < extra) & (step == 0)
     repeat = b.rounds if folded.any() else b.repeat
@@ -109,7 +109,7 @@ def _give(b: Builder, plan: Plan, extra: int, step: int) -> None:
 
 def _add(b: Builder, plan: Plan, extra: int, step: int) -> None:
     """What the partner gave is added to the half kept; the last sum goes to OUTPUT."""
-    rank, channel = everyone(plan.core, b.channels)
+    rank, channel = lanes(b, plan.core)
     pieces = list(plan.pieces(rank, step))
     signals = sum(times * signals_of(b, count) for _, times, count in pieces)
     wait_times(b, rank, rank ^ plan.distance(step), signals, channel)
@@ -130,7 +130,7 @@ def _add(b: Builder, plan: Plan, extra: int, step: int) -> None:
 
 
 def _fold_in(b: Builder, plan: Plan, extra: int) -> None:
-    rank, channel = everyone(extra, b.channels)
+    rank, channel = lanes(b, extra)
     b.step = 0
     put_run(b, rank + plan.core, rank, Run(Buffer.input, 0), Run(Buffer.scratch, plan.fold), plan.n, channel)
     wait_run(b, rank, rank + plan.core, [plan.n], channel)
@@ -138,7 +138,7 @@ def _fold_in(b: Builder, plan: Plan, extra: int) -> None:
 
 def _fold_out(b: Builder, plan: Plan, extra: int) -> None:
     """The block of an extra rank is the second one its representative kept."""
-    rank, channel = everyone(extra, b.channels)
+    rank, channel = lanes(b, extra)
     last = Run(Buffer.scratch, plan.regions[-1] + 1)
     put_run(b, rank, rank + plan.core, last, Run(Buffer.output, 0), 1, channel)
     wait_run(b, rank + plan.core, rank, [1], channel)

@@ -27,6 +27,11 @@ def everyone(ranks: int, channels: int) -> Everyone:
     return Everyone(np.tile(np.arange(ranks), channels), np.repeat(np.arange(channels), ranks))
 
 
+def lanes(b: Builder, ranks: int) -> Everyone:
+    """Ranks 0 … ranks-1 on every channel of which `b` is told."""
+    return everyone(ranks, b.told_channels)
+
+
 class Run(NamedTuple):
     """`count` blocks from `block` on, in buffer `buf`; each an int or one per row."""
 

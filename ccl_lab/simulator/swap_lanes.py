@@ -19,7 +19,6 @@ from .. import _core
 from ..errors import Inapplicable
 from ..ir import Kind, Outline, Ref
 from ..ir.builder import Ints
-from ..ir.layout import element_offset
 from ..topo import Topology
 from .changes import NONE, Changes
 from .columns import too_long
@@ -33,16 +32,27 @@ _OK, _OVERFLOW, _UNSUPPORTED = 0, 2, 5
 
 
 class _Row(NamedTuple):
-    """What some ranks do on all channels: so many times each, and with whom; of each channel its bytes, and ticks of nominal time."""
+    """What some ranks do on all channels, with rank xor `apart`: so many times each; of each channel its bytes, and ticks of nominal time.
+
+    some, blocks: where ranks differ, rows of the table by rank: how often each does it (0: not at all), how many times the bytes and ticks.
+    """
 
     step: int
+    apart: int
+    times: int
+    some: int
+    nbytes: tuple[int, ...]
+    ticks: tuple[int, ...]
+    blocks: int = -1
+    raised: tuple[int, int] = (0, 0)  # of a wait: the first row of the puts that it waits for, and how many rows that are
+
+
+class _Puts(NamedTuple):
+    """Who puts so many times, and to which ranks, where nobody has waited for that yet."""
+
     ranks: I64
     times: I64
     peer: I64
-    nbytes: tuple[int, ...]
-    ticks: tuple[int, ...]
-    raised: tuple[int, int] = (0, 0)  # of a wait: the first row of the puts that it waits for, and how many rows that are
-    blocks: I64 | None = None  # so many times the bytes and ticks each
 
 
 class _Lanes(Noting):
@@ -52,7 +62,11 @@ class _Lanes(Noting):
         super().__init__(*arguments, **options)
         self._times: I64 | None = None  # of what is told now, as it is told
         self._round: I64 | None = None  # ranks of a round of several calls
+        self._told: list[I64] = []      # ranks of its calls
+        self._open: dict[int, _Puts] = {}  # by row
+        self._by_rank: dict[bytes, int] = {}  # the table by rank: cells of a row, and its number
         self.rows: list[_Row] = []
+        self.ops = 0  # that were told, on all channels
 
     def repeat(self, times: I64, emit: Callable[[I64, int], None]) -> None:
         """One of them is told, and how often it comes."""
@@ -69,92 +83,82 @@ class _Lanes(Noting):
         if self._times is not None or not len(times) or times.max() <= 1:
             super().rounds(times, emit)
             return
-        rows, first = np.flatnonzero(times > 0), len(self.rows)
-        self._times, self._round = times[rows], self._of_ranks(rows % (len(times) // self.channels), rows)
-        emit(rows, 0)
+        first, self._round = len(self.rows), np.flatnonzero(times > 0)
+        self._times, self._told = times[self._round], []
+        emit(self._round, 0)
         self._times = self._round = None
-        found = self.rows[first:]
-        ranks = np.concatenate([row.ranks for row in found])
-        if all(row.step == _WORK for row in found) and len(np.unique(ranks)) == len(ranks) or len(found) == 1:
+        steps = [row.step for row in self.rows[first:]]
+        if len(steps) <= 1 or set(steps) == {_WORK} and len(np.unique(np.concatenate(self._told))) == sum(map(len, self._told)):
             return
-        if [row.step for row in found] != [_WORK, _PUT] or not np.isin(found[0].ranks, found[1].ranks).all():
+        if steps != [_WORK, _PUT] or not np.isin(*self._told).all():
             raise Inapplicable("several ops that come many times, each before the next time of the others")
-        self.rows[first] = found[0]._replace(step=_GIVE)
+        self.rows[first] = self.rows[first]._replace(step=_GIVE)
 
     def _emit(self, kind: Kind, rank: Ints, channel: Ints, *, peer: Ints = -1, sig_channel: Ints = -1, value: Ints = 0,
               dst: Ref | None = None, srcs: Sequence[Ref] = (), arg: Ints = 0, n_chunks: Ints = 0) -> None:  # fmt: skip
         ranks = np.atleast_1d(np.asarray(rank, np.int64))
         if not len(ranks):
             return
-        mine = self._of_ranks(ranks, ranks)
-        channels = np.broadcast_to(np.asarray(channel, np.int64), ranks.shape).reshape(self.channels, -1)
-        if (np.diff(mine) <= 0).any() or (channels != np.arange(self.channels)[:, None]).any() or any(ref.rank is not None for ref in srcs):
+        if (np.diff(ranks) <= 0).any() or np.any(channel) or any(ref.rank is not None for ref in srcs):
             raise Inapplicable("not all channels do the same, or they work on memory of others")
         if kind in (Kind.put, Kind.wait):
-            if not np.array_equal(np.broadcast_to(sig_channel, ranks.shape), channels.ravel()):
+            if np.any(sig_channel):
                 raise Inapplicable("signals between channels")
-            to = self._of_ranks(peer, ranks)
+            to = np.broadcast_to(np.asarray(peer, np.int64), ranks.shape)
             if kind == Kind.put and dst is not None:
-                self._open.append(len(self.rows))
-                nbytes, ticks, blocks = self._bytes(dst, ranks)
-                self.rows.append(_Row(_PUT, mine, self._often(ranks), to, nbytes, ticks, blocks=blocks))
+                puts = _Puts(ranks, self._often(ranks), to)
+                self._open[len(self.rows)] = puts
+                self._note(_PUT, ranks, puts.times, to, self._blocks(dst, ranks))
             else:
-                self.rows.append(self._wait(mine, to, self._of_ranks(value, ranks)))
+                self._note(_WAIT, ranks, np.ones(len(ranks), np.int64), to, raised=self._waited(ranks, to, value))
         elif kind in (Kind.copy, Kind.reduce) and dst is not None:
-            times, (nbytes, _, blocks) = self._often(ranks), self._bytes(dst, ranks)
+            times, blocks = self._often(ranks), self._blocks(dst, ranks)
             if kind == Kind.copy and self.in_place:
-                keep = ~self._of_ranks(self.same_memory(ranks, dst, srcs[0]), ranks).astype(bool)
-                mine, times = mine[keep], times[keep]
-                blocks = None if blocks is None else blocks[keep]
-            nbytes = tuple(each * len(srcs) for each in nbytes)
-            if len(mine):
-                self.rows.append(_Row(_WORK, mine, times, mine, nbytes, (0,) * self.channels, blocks=blocks))
+                keep = ~self.same_memory(ranks, dst, srcs[0])
+                ranks, times, blocks = ranks[keep], times[keep], blocks[keep]
+            if len(ranks):
+                self._note(_WORK, ranks, times, ranks, blocks, len(srcs))
         else:
             raise Inapplicable("ops of another kind")
 
-    def _of_ranks(self, cells: Ints, ranks: I64) -> I64:
-        """Of lanes, channel by channel, that are alike in all channels: those of the ranks."""
-        if len(ranks) % self.channels:
-            raise Inapplicable("not all channels do the same")
-        by_channel = np.broadcast_to(np.asarray(cells, np.int64), ranks.shape).reshape(self.channels, -1)
-        if (by_channel != by_channel[:1]).any():
-            raise Inapplicable("not all channels do the same")
-        return by_channel[0]
+    def _note(self, step: int, ranks: I64, times: I64, peer: I64, blocks: I64 | None = None, each: int = 1,
+              raised: tuple[int, int] = (0, 0)) -> None:  # fmt: skip
+        """A row; each: so many times the bytes of its blocks."""
+        apart, size, of = ranks ^ peer, 0, -1
+        if (apart != apart[0]).any():
+            raise Inapplicable("not every rank has a partner")
+        if self._round is not None:
+            self._told.append(ranks)
+        some = -1 if len(ranks) == self.n_ranks and (times == times[0]).all() else self._table(ranks, times)
+        if blocks is not None:
+            alike = (blocks == blocks[0]).all()
+            size, of = (int(blocks[0]), -1) if alike else (1, self._table(ranks, blocks))
+        ticks = size * self.part_ticks if step == _PUT else 0
+        nbytes = tuple(one * size * each for one in self.part_bytes)
+        self.ops += len(ranks) * self.channels
+        self.rows.append(_Row(step, int(apart[0]), int(times[0]), some, nbytes, (ticks,) * self.channels, of, raised))
+
+    def _table(self, ranks: I64, cells: I64) -> int:
+        """The row of the table by rank that has these cells, and none for other ranks."""
+        row = np.zeros(self.n_ranks, np.int32)
+        row[ranks] = cells
+        return self._by_rank.setdefault(row.tobytes(), len(self._by_rank))
 
     def _often(self, ranks: I64) -> I64:
         """How often each rank does what is told."""
         if self._times is None:
-            return np.ones(len(ranks) // self.channels, np.int64)
+            return np.ones(len(ranks), np.int64)
         if len(ranks) == len(self._times):
-            return self._of_ranks(self._times, ranks)
+            return self._times
         if self._round is None:
             raise Inapplicable("some of what comes many times comes once")
-        return self._of_ranks(self._times, self._times)[np.searchsorted(self._round, self._of_ranks(ranks, ranks))]
+        return self._times[np.searchsorted(self._round, ranks)]
 
-    def _bytes(self, dst: Ref, ranks: I64) -> tuple[tuple[int, ...], tuple[int, ...], I64 | None]:
-        """Of each channel: its bytes, and its ticks of nominal time; and how many times that is, by rank, where ranks differ."""
-        span, first = (np.broadcast_to(np.asarray(each, np.int64), ranks.shape).reshape(self.channels, -1) for each in (dst.n, dst.chunk))
-        place, spans = first % self.parts, self._of_ranks(span.ravel(), ranks)
-        if self.parts == 1:
-            each, ticks = (self._count * self._itemsize,) * self.channels, (self._count * self._itemsize,) * self.channels
-        else:
-            begin = place[:, 0]
-            if (place != begin[:, None]).any() or (spans != spans[0]).any() or int(spans[0]) > self.parts:
-                raise Inapplicable("chunks of one channel differ")
-            nbytes = element_offset(begin + spans[0], self.parts, self._count) - element_offset(begin, self.parts, self._count)
-            each = tuple((nbytes * self._itemsize).tolist())
-            ticks = (int(spans[0]) * -(-self._count // self.parts) * self._itemsize,) * self.channels
-            spans = np.ones(1, np.int64)
-        if (spans == spans[0]).all():
-            return tuple(one * int(spans[0]) for one in each), tuple(one * int(spans[0]) for one in ticks), None
-        return each, ticks, spans
-
-    def _wait(self, ranks: I64, peer: I64, value: I64) -> _Row:
-        """A wait for all of some puts of a peer."""
+    def _waited(self, ranks: I64, peer: I64, value: Ints) -> tuple[int, int]:
+        """The first row of the puts of a peer that are waited for, and how many rows that are: all of some puts."""
         raised, taken = np.zeros(len(ranks), np.int64), []
-        for row in self._open:
-            put = self.rows[row]
-            place = np.minimum(np.searchsorted(put.ranks, peer), len(put.ranks) - 1)
+        for row, put in self._open.items():
+            place = peer if len(put.ranks) == self.n_ranks else np.minimum(np.searchsorted(put.ranks, peer), len(put.ranks) - 1)
             hit = (put.ranks[place] == peer) & (put.peer[place] == ranks)
             if not hit.any():
                 continue
@@ -164,53 +168,32 @@ class _Lanes(Noting):
             taken.append(row)
         if not taken or (raised != value).any() or any(row not in taken for row in self._open if taken[0] < row < taken[-1]):
             raise Inapplicable("a wait for what was not put yet, or for some of it")
-        self._open = [row for row in self._open if row not in taken]
-        nothing = (0,) * self.channels
-        return _Row(_WAIT, ranks, np.ones(len(ranks), np.int64), peer, nothing, nothing, (taken[0], taken[-1] - taken[0] + 1))
+        for row in taken:
+            del self._open[row]
+        return taken[0], taken[-1] - taken[0] + 1
+
+    def columns(self) -> dict[str, Any]:
+        """Of the native evaluation."""
+        raised = np.array([row.raised for row in self.rows], np.int64).reshape(-1, 2)
+        each = {name: np.array([getattr(row, name) for row in self.rows], np.int64).ravel()
+                for name in ("apart", "times", "some", "blocks", "nbytes", "ticks")}  # fmt: skip
+        return {**each, "step": np.array([row.step for row in self.rows], np.uint8), "raise": raised[:, 0].copy(),
+                "raises": raised[:, 1].copy(), "by_rank": np.frombuffer(b"".join(self._by_rank), np.int32)}  # fmt: skip
 
 
-def _columns(rows: list[_Row], n: int) -> dict[str, Any]:
-    """Numbers where all ranks are alike, arrays by rank where they are not."""
-    many: list[I64] = []
-    peers: list[I64] = []
-    spans: list[I64] = []
-    times, some, apart, whom, blocks = ([-1] * len(rows) for _ in range(5))
-    for i, row in enumerate(rows):
-        times[i], apart[i] = int(row.times[0]), int(row.peer[0] ^ row.ranks[0])
-        if len(row.ranks) < n or (row.times != row.times[0]).any():
-            some[i] = len(many)
-            many.append(np.zeros(n, np.int32))
-            many[-1][row.ranks] = row.times
-        if n & (n - 1) or (row.ranks ^ row.peer != apart[i]).any():
-            whom[i] = len(peers)
-            peers.append(np.arange(n, dtype=np.int32))
-            peers[-1][row.ranks] = row.peer
-        if row.blocks is not None:
-            blocks[i] = len(spans)
-            spans.append(np.zeros(n, np.int32))
-            spans[-1][row.ranks] = row.blocks
-    def cells(name: str) -> I64:
-        return np.array([getattr(row, name) for row in rows], np.int64).ravel()
-
-    raised = cells("raised").reshape(-1, 2)
-    numbers = {"times": times, "some": some, "apart": apart, "whom": whom, "blocks": blocks}
-    tables = {"many": many, "peers": peers, "spans": spans}
-    return {**{name: np.array(column, np.int64) for name, column in numbers.items()},
-            **{name: np.concatenate(found) if found else np.zeros(0, np.int32) for name, found in tables.items()},
-            "step": cells("step").astype(np.uint8), "raise": raised[:, 0].copy(), "raises": raised[:, 1].copy(),
-            "nbytes": cells("nbytes"), "ticks": cells("ticks")}  # fmt: skip
-
-
-def _tiers(rows: list[_Row], topology: Topology, channels: int) -> dict[str, Any]:
-    """What switches add to the latencies of puts."""
-    tier, found = np.full(len(rows), -1), []
-    for i, row in enumerate(rows):
-        if row.step == _PUT and topology.tiers_add_latency:
-            tier[i] = len(found)
-            found.append(np.zeros((channels, topology.n_ranks), np.int64))
-            for channel in range(channels):
-                found[-1][channel, row.ranks] = topology.tier_latency_ps(row.ranks, row.peer, channel)
-    return {"tier": tier, "tier_ps": np.concatenate(found).ravel() if found else np.zeros(0, np.int64)}
+def _tiers(told: _Lanes, by_rank: I32, topology: Topology) -> dict[str, Any]:
+    """What switches add to the latencies of puts: which of a few numbers."""
+    tier, found, n = np.full(len(told.rows), -1), [np.zeros(0, np.uint8)], told.n_ranks
+    network = topology.network if topology.tiers_add_latency else None
+    tier_ps = np.unique([0, *(each.latency_ps for each in network.tiers)] if network else [0])
+    for i, row in enumerate(told.rows):
+        if row.step == _PUT and network:
+            ranks = np.arange(n) if row.some < 0 else np.flatnonzero(by_rank[row.some * n:(row.some + 1) * n])
+            tier[i] = (len(found) - 1) // told.channels
+            for channel in range(told.channels):
+                found.append(np.zeros(n, np.uint8))
+                found[-1][ranks] = np.searchsorted(tier_ps, topology.tier_latency_ps(ranks, ranks ^ row.apart, channel))
+    return {"tier": tier, "tier_of": np.concatenate(found), "tier_ps": tier_ps}
 
 
 def swap_lane_finish(outline: Outline, topology: Topology, count: int, itemsize: int, late_ps: I64, alpha_ps: int,
@@ -227,6 +210,7 @@ def swap_lane_finish(outline: Outline, topology: Topology, count: int, itemsize:
 
     outline.emit(make)
     told, n, links = noted[-1], topology.n_ranks, topology.links
+    columns = told.columns()
     nics, each = np.zeros((told.channels, n), np.int64), topology.n_nodes * topology.nics_per_node
     if topology.n_nodes > 1:
         nics = topology.nic_of(np.arange(n), np.arange(told.channels)[:, None]).reshape(nics.shape) + (
@@ -234,7 +218,7 @@ def swap_lane_finish(outline: Outline, topology: Topology, count: int, itemsize:
     tx, rx = (np.ascontiguousarray(3 * n * (each > 0) + side * each + nics, np.int32).ravel() for side in (0, 1))
     finish = late_ps.copy()
     status = _core.simulate_swaps({
-        "ranks": n, "channels": told.channels, "alpha_ps": alpha_ps, **_columns(told.rows, n), **_tiers(told.rows, topology, told.channels),
+        "ranks": n, "channels": told.channels, "alpha_ps": alpha_ps, **columns, **_tiers(told, columns["by_rank"], topology),
         "node_of": np.ascontiguousarray(topology.node_of, np.int32), "tx": tx, "rx": rx, "bytes_per_s": links.bytes_per_s,
         "latency_ps": links.latency_ps, "late_ps": late_ps, **changes.columns(), "finish_ps": finish})  # fmt: skip
     if status == _OVERFLOW:
@@ -242,4 +226,4 @@ def swap_lane_finish(outline: Outline, topology: Topology, count: int, itemsize:
     if status != _OK:
         raise Inapplicable("sums are put one by one over links that others use meanwhile" if status == _UNSUPPORTED else
                            "some lanes wait for ever, or there is no memory for them")
-    return finish, {"ops": sum(len(row.ranks) for row in told.rows) * told.channels}
+    return finish, {"ops": told.ops}

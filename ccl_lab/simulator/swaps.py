@@ -49,14 +49,26 @@ class _Op(NamedTuple):
 
 
 class Noting(Builder):
-    """Notes what lanes do, of blocks of `count` elements: no blocks of sizes of their own, no timetable."""
+    """Notes what lanes do, of blocks of `count` elements: no blocks of sizes of their own, no timetable.
+
+    Every channel has a part of each block; it is told of the first one, and the others do the same with their own parts.
+    """
 
     def __init__(self, count: int, itemsize: int, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         if self.counts is not None or self.timetable:
             raise Inapplicable("blocks have sizes of their own, or steps are a timetable")
-        self._count, self._itemsize = count, itemsize
-        self._open: list[int] = []  # puts that nobody has waited for
+        if self.parts != self.channels:
+            raise Inapplicable("channels do not have a part of every block each")
+        self.told_channels = 1
+        self.part_bytes = tuple((np.diff(element_offset(np.arange(self.parts + 1), self.parts, count)) * itemsize).tolist())
+        self.part_ticks = -(-count // self.parts) * itemsize
+
+    def _blocks(self, dst: Ref, ranks: I64) -> I64:
+        """How many blocks each row moves, of which the channels have their parts."""
+        if np.mod(dst.chunk, self.parts).any() or self.parts > 1 and np.any(np.not_equal(dst.n, 1)):
+            raise Inapplicable("chunks of several channels")
+        return np.broadcast_to(np.asarray(dst.n, np.int64), ranks.shape)
 
 
 class _Program(Noting):
@@ -64,9 +76,9 @@ class _Program(Noting):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._rank = np.tile(np.arange(self.n_ranks), self.channels)
-        self._channel = np.repeat(np.arange(self.channels), self.n_ranks)
+        self._rank = np.arange(self.n_ranks)
         self._times = 1
+        self._open: list[int] = []  # puts that nobody has waited for
         self.program: list[_Op] = []
 
     def repeat(self, times: I64, emit: Callable[[I64, int], None]) -> None:
@@ -82,12 +94,10 @@ class _Program(Noting):
     def _emit(self, kind: Kind, rank: Ints, channel: Ints, *, peer: Ints = -1, sig_channel: Ints = -1, value: Ints = 0,
               dst: Ref | None = None, srcs: Sequence[Ref] = (), arg: Ints = 0, n_chunks: Ints = 0) -> None:  # fmt: skip
         ranks = np.atleast_1d(np.asarray(rank, np.int64))
-        channels = np.broadcast_to(np.asarray(channel, np.int64), ranks.shape)
-        alike = np.array_equal(ranks, self._rank) and np.array_equal(channels, self._channel)
-        if not alike or any(ref.rank is not None for ref in srcs):
+        if not np.array_equal(ranks, self._rank) or np.any(channel) or any(ref.rank is not None for ref in srcs):
             raise Inapplicable("not all ranks do the same, or they work on memory of others")
         if kind in (Kind.put, Kind.wait):
-            if not np.array_equal(np.broadcast_to(sig_channel, ranks.shape), channels):
+            if np.any(sig_channel):
                 raise Inapplicable("signals between channels")
             self._swap(kind, np.broadcast_to(peer, ranks.shape), value, dst)
         elif kind in (Kind.copy, Kind.reduce) and dst is not None:
@@ -95,8 +105,8 @@ class _Program(Noting):
             if none.any() and not none.all():
                 raise Inapplicable("some copies are none")
             if not none.all():
-                nbytes, _ = self._bytes(dst)
-                self.program.append(_Op(Kind.reduce, self._times, nbytes=tuple(each * len(srcs) for each in nbytes)))
+                span = self._span(dst)
+                self.program.append(_Op(Kind.reduce, self._times, nbytes=tuple(each * span * len(srcs) for each in self.part_bytes)))
         else:
             raise Inapplicable("ops of another kind")
 
@@ -105,9 +115,9 @@ class _Program(Noting):
         if apart <= 0 or apart & (apart - 1) or not np.array_equal(peer, self._rank ^ apart):
             raise Inapplicable("not every rank has a partner")
         if kind == Kind.put and dst is not None:
-            nbytes, span = self._bytes(dst)
+            span = self._span(dst)
             self._open.append(len(self.program))
-            self.program.append(_Op(kind, self._times, apart, nbytes, span))
+            self.program.append(_Op(kind, self._times, apart, tuple(each * span for each in self.part_bytes), span))
             return
         put = next((at for at in self._open if self.program[at].apart == apart), -1)
         if put < 0 or not np.all(np.asarray(value) == self.program[put].times):
@@ -115,14 +125,12 @@ class _Program(Noting):
         self._open.remove(put)
         self.program.append(_Op(kind, apart=apart, put=put))
 
-    def _bytes(self, dst: Ref) -> tuple[tuple[int, ...], int]:
-        """Of each channel, and how many chunks that are."""
-        span, first = (np.broadcast_to(np.asarray(each, np.int64), self._rank.shape) for each in (dst.n, dst.chunk))
-        nbytes = (element_offset(first + span, self.parts, self._count) - element_offset(first, self.parts, self._count)) * self._itemsize
-        by_channel = nbytes.reshape(self.channels, -1)
-        if (by_channel != by_channel[:, :1]).any() or (span != span[0]).any():
-            raise Inapplicable("chunks of one channel differ")
-        return tuple(by_channel[:, 0].tolist()), int(span[0])
+    def _span(self, dst: Ref) -> int:
+        """How many blocks all of them move."""
+        blocks = self._blocks(dst, self._rank)
+        if (blocks != blocks[0]).any():
+            raise Inapplicable("ranks move different numbers of blocks")
+        return int(blocks[0])
 
 
 class _Link:
@@ -306,5 +314,5 @@ def swap_finish(outline: Outline, topology: Topology, count: int, itemsize: int,
 
     outline.emit(make)
     told, nics = noted[-1]
-    walk = _Walk(told.program, topology, nics, late_ps, alpha_ps, -(-count // told.parts) * itemsize)
+    walk = _Walk(told.program, topology, nics, late_ps, alpha_ps, told.part_ticks)
     return walk.finish(), {"ops": len(told.program) * told.channels * n}

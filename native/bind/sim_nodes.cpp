@@ -79,11 +79,11 @@ int simulate_swaps(const nb::dict& columns) {
   using I32 = const std::int32_t;
   const ccl_lab::sim::SwapsInput in{
       .ranks = c.number("ranks"), .channels = c.number("channels"), .alpha_ps = c.number("alpha_ps"),
-      .step = c.get<const std::uint8_t>("step"), .times = c.get<I64>("times"), .some = c.get<I64>("some"), .many = c.get<I32>("many"),
-      .apart = c.get<I64>("apart"), .whom = c.get<I64>("whom"), .peers = c.get<I32>("peers"), .raise = c.get<I64>("raise"),
-      .raises = c.get<I64>("raises"), .nbytes = c.get<I64>("nbytes"), .ticks = c.get<I64>("ticks"),
-      .blocks = c.get<I64>("blocks"), .spans = c.get<I32>("spans"), .tier = c.get<I64>("tier"),
-      .tier_ps = c.get<I64>("tier_ps"), .node_of = c.get<I32>("node_of"), .tx = c.get<I32>("tx"), .rx = c.get<I32>("rx"),
+      .step = c.get<const std::uint8_t>("step"), .times = c.get<I64>("times"), .some = c.get<I64>("some"),
+      .apart = c.get<I64>("apart"), .raise = c.get<I64>("raise"), .raises = c.get<I64>("raises"),
+      .nbytes = c.get<I64>("nbytes"), .ticks = c.get<I64>("ticks"), .blocks = c.get<I64>("blocks"), .by_rank = c.get<I32>("by_rank"),
+      .tier = c.get<I64>("tier"), .tier_of = c.get<const std::uint8_t>("tier_of"), .tier_ps = c.get<I64>("tier_ps"),
+      .node_of = c.get<I32>("node_of"), .tx = c.get<I32>("tx"), .rx = c.get<I32>("rx"),
       .bytes_per_s = c.get<I64>("bytes_per_s"), .latency_ps = c.get<I64>("latency_ps"), .late_ps = c.get<I64>("late_ps"),
       .changes = c.changes()};
   const auto finish_ps = c.get<std::int64_t>("finish_ps");

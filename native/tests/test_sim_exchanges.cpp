@@ -373,7 +373,7 @@ struct SwapsDraw {
 
   [[nodiscard]] SwapsInput input() const {
     SwapsInput in;
-    in.ranks = 2, in.channels = 1, in.step = step, in.times = times, in.some = none, in.apart = apart, in.whom = none, in.raise = zero, in.raises = raises;
+    in.ranks = 2, in.channels = 1, in.step = step, in.times = times, in.some = none, in.apart = apart, in.raise = zero, in.raises = raises;
     in.nbytes = bytes, in.ticks = bytes, in.blocks = none, in.tier = none, in.node_of = nodes, in.tx = tx, in.rx = rx;
     in.bytes_per_s = rates, in.latency_ps = latency, in.late_ps = late;
     return in;
@@ -394,6 +394,9 @@ TEST(swaps_end_as_their_blocks) {
   CHECK(simulate_swaps(in, finish) == SwapStatus::bad_input);
   in = drawn.input(), in.ranks = 3;
   CHECK(simulate_swaps(in, finish) == SwapStatus::bad_input);
+  drawn.apart = {2, 2, 0};
+  CHECK(simulate_swaps(drawn.input(), finish) == SwapStatus::bad_input);
+  drawn.apart = {1, 1, 0};
   drawn.tx = {6, 10};
   CHECK(simulate_swaps(drawn.input(), finish) == SwapStatus::bad_input);
 }

@@ -2,6 +2,7 @@
 #include "swap_links.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <tuple>
 #include <utility>
 
@@ -12,6 +13,7 @@ namespace ccl_lab::sim {
 namespace {
 
 constexpr std::size_t kKnown = 1024, kMostInTurns = 16'000'000;
+constexpr std::int32_t kSeveral = -2;  // others
 
 }  // namespace
 
@@ -41,11 +43,9 @@ void SwapLinks::meet(std::int32_t id, std::int32_t other, std::int32_t put, std:
     at.batch = batch_;
     at.other = other;
     at.first = at.last = put;
-    at.local = -1;
-    at.odd = false;
     return;
   }
-  at.odd = at.odd || at.other != other;
+  if (at.other != other) at.other = kSeveral;
   if (puts[static_cast<std::size_t>(put)].a != id) return;
   puts[static_cast<std::size_t>(at.last)].next = put;
   at.last = put;
@@ -61,19 +61,21 @@ SwapStatus SwapLinks::prepare(SwapPut& put) {
 }
 
 SwapStatus SwapLinks::serve(std::int64_t batch, std::span<SwapPut> puts) {
-  batch_ = batch;
+  if (puts.empty()) return SwapStatus::ok;
+  if (batch_ == std::numeric_limits<std::int32_t>::max()) return SwapStatus::unsupported;
+  ++batch_;
   tick_ = batch >> kPlaceBits;
   odd_.clear();
   for (std::size_t i = 0; i < puts.size(); ++i) {
     SwapPut& put = puts[i];
     if (const SwapStatus status = prepare(put); status != SwapStatus::ok) return status;
-    if (std::max(link(put.a).kept, link(put.b).kept) >= batch) return SwapStatus::unsupported;
+    if (kept(put) >= batch) return SwapStatus::unsupported;
     meet(put.a, put.b, static_cast<std::int32_t>(i), puts);
     meet(put.b, put.a, static_cast<std::int32_t>(i), puts);
   }
   for (std::size_t i = 0; i < puts.size(); ++i) {
     const Link& from = link(puts[i].a);
-    if (from.odd || link(puts[i].b).odd) {
+    if (from.other == kSeveral || link(puts[i].b).other == kSeveral) {
       odd_.push_back(static_cast<std::int32_t>(i));
     } else if (from.first == static_cast<std::int32_t>(i)) {
       if (const SwapStatus status = line(from.first, puts); status != SwapStatus::ok) return status;
@@ -86,6 +88,7 @@ SwapStatus SwapLinks::give(std::int64_t batch, std::int64_t& memory_free_ps, std
   const std::int64_t times = gives.front().put.times;
   tick_ = batch >> kPlaceBits;
   std::int64_t sum_ps = 0, all_ps = 0;
+  if (kept_.empty()) kept_.assign(links_.size(), -1);
   for (SwapGive& each : gives) {
     if (const SwapStatus status = prepare(each.put); status != SwapStatus::ok) return status;
     each.first_ps = memory_free_ps = std::max(memory_free_ps, each.clock_ps) + each.work_ps;
@@ -100,10 +103,10 @@ SwapStatus SwapLinks::give(std::int64_t batch, std::int64_t& memory_free_ps, std
   memory_free_ps = gives.back().clock_ps;
   for (std::size_t begin = 0, end = 0; begin < gives.size(); begin = end) {
     const std::int32_t a = gives[begin].put.a, b = gives[begin].put.b;
-    if (std::max(link(a).kept, link(b).kept) >= batch) return SwapStatus::unsupported;
+    if (kept(gives[begin].put) >= batch) return SwapStatus::unsupported;
     for (end = begin; end < gives.size() && gives[end].put.a == a && gives[end].put.b == b; ++end) {}
     if (const SwapStatus status = give_along(gives.subspan(begin, end - begin), times, sum_ps); status != SwapStatus::ok) return status;
-    link(a).kept = link(b).kept = batch + 2 * times - 1;
+    kept_[static_cast<std::size_t>(a)] = kept_[static_cast<std::size_t>(b)] = batch + 2 * times - 1;
   }
   return SwapStatus::ok;
 }
@@ -250,16 +253,17 @@ std::size_t SwapLinks::joined(std::int32_t local) {
 SwapStatus SwapLinks::in_turns(std::span<SwapPut> puts) {
   const auto put = [&](std::int32_t i) -> const SwapPut& { return puts[static_cast<std::size_t>(i)]; };
   joins_.clear();
+  for (const std::int32_t i : odd_) link(put(i).a).first = link(put(i).b).first = -1;
   for (const std::int32_t i : odd_) {
     for (const std::int32_t id : {put(i).a, put(i).b}) {
-      if (link(id).local >= 0) continue;
-      link(id).local = static_cast<std::int32_t>(joins_.size());
+      if (link(id).first >= 0) continue;
+      link(id).first = static_cast<std::int32_t>(joins_.size());
       joins_.push_back(joins_.size());
     }
-    joins_[joined(link(put(i).a).local)] = joined(link(put(i).b).local);
+    joins_[joined(link(put(i).a).first)] = joined(link(put(i).b).first);
   }
   std::vector<std::pair<std::size_t, std::int32_t>> groups;
-  for (const std::int32_t i : odd_) groups.emplace_back(joined(link(put(i).a).local), i);
+  for (const std::int32_t i : odd_) groups.emplace_back(joined(link(put(i).a).first), i);
   const auto told = [&](const auto& one) { return std::tuple(one.first, put(one.second).row, put(one.second).lane); };
   std::ranges::sort(groups, [&](const auto& one, const auto& other) { return told(one) < told(other); });
   for (std::size_t begin = 0, end = 0; begin < groups.size(); begin = end) {
@@ -273,10 +277,10 @@ SwapStatus SwapLinks::in_turns(std::span<SwapPut> puts) {
 SwapStatus SwapLinks::in_turns(std::span<const std::int32_t> those, std::span<SwapPut> puts) {
   const auto put = [&](std::int32_t i) -> SwapPut& { return puts[static_cast<std::size_t>(i)]; };
   std::int32_t links = 0;
-  for (const std::int32_t i : those) link(put(i).a).local = link(put(i).b).local = -1;
+  for (const std::int32_t i : those) link(put(i).a).first = link(put(i).b).first = -1;
   for (const std::int32_t i : those)
     for (const std::int32_t id : {put(i).a, put(i).b})
-      if (link(id).local < 0) link(id).local = links++;
+      if (link(id).first < 0) link(id).first = links++;
   Turns turns(static_cast<std::size_t>(links));
   turns_.clear();
   told_.clear();
@@ -287,7 +291,7 @@ SwapStatus SwapLinks::in_turns(std::span<const std::int32_t> those, std::span<Sw
       if (told_.size() + (end - begin) > kMostInTurns) return SwapStatus::unsupported;
       for (const std::int32_t i : those.subspan(begin, end - begin)) {
         if (round >= put(i).times) continue;
-        const auto turn = static_cast<std::uint64_t>(turns.next(link(put(i).a).local, link(put(i).b).local));
+        const auto turn = static_cast<std::uint64_t>(turns.next(link(put(i).a).first, link(put(i).b).first));
         turns_.push_back(turn << 32 | told_.size());
         told_.push_back(i);
       }

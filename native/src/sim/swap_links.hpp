@@ -7,6 +7,7 @@
 // sum, as long as no rate changes. Where a link is met by several others each put gets its turn by itself.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -46,16 +47,14 @@ class SwapLinks {
   // What channels of a rank sum and put in the same batches, the first of them that one: a sum in one, its put in the next.
   SwapStatus give(std::int64_t batch, std::int64_t& memory_free_ps, std::span<SwapGive> gives);
   [[nodiscard]] std::int64_t busy_ps(std::int64_t nbytes, std::int32_t link);
-  void fetch(std::int32_t link) const { __builtin_prefetch(&links_[static_cast<std::size_t>(link)], 1); }
 
  private:
-  struct Link {
-    std::int64_t free_ps = 0, free_tick = 0, batch = -1;
-    std::int64_t kept = -1;               // up to that batch for those who give
-    std::int32_t other = -1;              // where puts of this batch go on, or come from
-    std::int32_t first = -1, last = -1;   // of these puts, where the link sends
-    std::int32_t local = -1;              // its number among links that several others meet in this batch
-    bool odd = false;                     // several others do
+  struct alignas(32) Link {
+    std::int64_t free_ps = 0, free_tick = 0;
+    std::int32_t batch = -1;  // which one it met last, as they are served
+    std::int32_t other = -1;  // where puts of this batch go on, or come from
+    std::int32_t first = -1;  // of these puts, where the link sends; of a link that several others meet: its number among those
+    std::int32_t last = -1;
   };
   struct Known {
     std::int64_t bytes = -1, rate = -1, ps = 0;
@@ -64,6 +63,9 @@ class SwapLinks {
   [[nodiscard]] Link& link(std::int32_t id) { return links_[static_cast<std::size_t>(id)]; }
   [[nodiscard]] std::int64_t held_ps(const SwapPut& put) const { return put.nbytes > 0 ? alpha_ps_ : 0; }
   [[nodiscard]] std::int64_t through_ps(const SwapPut& put, std::int32_t link, std::int64_t takes_ps, std::int64_t start_ps) const;
+  [[nodiscard]] std::int64_t kept(const SwapPut& put) const {
+    return kept_.empty() ? -1 : std::max(kept_[static_cast<std::size_t>(put.a)], kept_[static_cast<std::size_t>(put.b)]);
+  }
   [[nodiscard]] bool changes(const SwapPut& put) const { return changes_.on(put.a) || changes_.on(put.b); }
   void meet(std::int32_t id, std::int32_t other, std::int32_t put, std::span<SwapPut> puts);
   void one(SwapPut& put);
@@ -80,9 +82,11 @@ class SwapLinks {
   [[nodiscard]] static SwapStatus fits(const SwapPut& put);
 
   std::span<const std::int64_t> bytes_per_s_;
-  std::int64_t alpha_ps_, tick_ = 0, batch_ = -1;
+  std::int64_t alpha_ps_, tick_ = 0;
+  std::int32_t batch_ = -1;  // batches with puts, as they are served
   Changes changes_;
   std::vector<Link> links_;
+  std::vector<std::int64_t> kept_;  // by link: up to that batch for those who give; empty where nobody does
   std::vector<Known> known_;
   std::vector<std::int32_t> line_, active_, odd_;
   std::vector<std::size_t> joins_;           // by local number of a link: the one that stands for it

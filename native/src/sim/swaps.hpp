@@ -23,16 +23,15 @@ enum class SwapStep : std::uint8_t { put = 0, wait = 1, work = 2, give = 3 };
 struct SwapsInput {
   std::int64_t ranks = 0, channels = 0, alpha_ps = 0;
   std::span<const std::uint8_t> step;
-  std::span<const std::int64_t> times, some;   // how often: all ranks alike, or, where some >= 0, a row of `many` [..][ranks]; 0: not at all
-  std::span<const std::int32_t> many;
-  std::span<const std::int64_t> apart, whom;   // peers: rank xor `apart`, or, where whom >= 0, a row of `peers` [..][ranks]
-  std::span<const std::int32_t> peers;
+  std::span<const std::int64_t> times, some;    // how often: all ranks alike, or, where some >= 0, a row of `by_rank`; 0: not at all
+  std::span<const std::int64_t> apart;          // peers: rank xor `apart`
   std::span<const std::int64_t> raise, raises;  // of a wait: the first row, and how many, of puts of its peer that it waits for, all of them
   std::span<const std::int64_t> nbytes, ticks;  // [rows][channels]; ticks: of a put, in nominal time
-  std::span<const std::int64_t> blocks;         // of a row: a row of `spans`, of how many times as many bytes and ticks, by rank; -1: once
-  std::span<const std::int32_t> spans;
-  std::span<const std::int64_t> tier;           // of a put: a row of `tier_ps` [..][channels][ranks], what switches add to latencies; -1: none
-  std::span<const std::int64_t> tier_ps;
+  std::span<const std::int64_t> blocks;         // of a row: a row of `by_rank`, of how many times as many bytes and ticks; -1: once
+  std::span<const std::int32_t> by_rank;        // [..][ranks]
+  std::span<const std::int64_t> tier;           // of a put: a row of `tier_of` [..][channels][ranks], of `tier_ps`; -1: none
+  std::span<const std::uint8_t> tier_of;
+  std::span<const std::int64_t> tier_ps;        // what switches add to latencies
   std::span<const std::int32_t> node_of, tx, rx;          // tx, rx: [channels][ranks], NICs as links
   std::span<const std::int64_t> bytes_per_s, latency_ps;  // by link: ranks' tx, rx, memory, then NICs
   std::span<const std::int64_t> late_ps;                  // [ranks]
