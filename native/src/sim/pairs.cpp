@@ -11,6 +11,7 @@
 
 #include "changes.hpp"
 #include "order.hpp"
+#include "pair_lasts.hpp"
 #include "pair_turns.hpp"
 #include "stream.hpp"
 #include "vectors.hpp"
@@ -48,7 +49,7 @@ bool good(const PairsInput& in, const PairsOutput& out) {
   for (const auto& ids : {in.tx_link, in.rx_link})
     if (ids.size() != (in.changes.link.empty() ? 0 : nics) || !all(ids, [&](std::int32_t v) { return v >= 0 && v < in.links; })) return false;
   return runs(in.target) && out.arrived_ps.size() == lanes * units && out.left_ps.size() == lanes * units &&
-         out.turns.size() == (crosses ? static_cast<std::size_t>(in.group) * lanes : 0);
+         (out.places.empty() || out.places.size() == lanes * units);
 }
 
 // A put of all units to those so many further on: rows of units, from the first one on.
@@ -145,7 +146,9 @@ class Pairs {
       : in_(in), out_(out), units_(static_cast<std::size_t>(in.units)), group_(static_cast<std::size_t>(in.group)),
         nics_(static_cast<std::size_t>(in.nics)), channels_(static_cast<std::size_t>(in.channels)), lanes_(channels_ * group_),
         changes_(in.changes, static_cast<std::size_t>(std::max<std::int64_t>(in.links, 0))),
-        table_(2 * lanes_ + group_ + (5 + 2 * channels_) * nics_, units_), puts_to_(puts_for(in.target)), word_to_(word_for(in.target)) {}
+        table_(2 * lanes_ + group_ + (5 + 2 * channels_) * nics_, units_),
+        lasts_(static_cast<std::size_t>(in.nodes), units_, lanes_, group_), puts_to_(puts_for(in.target)),
+        word_to_(word_for(in.target)) {}
 
   PairsStatus run() {
     for (std::size_t rank = 0; rank < group_; ++rank) fill(late(rank), in_.late_ps, rank);
@@ -157,6 +160,7 @@ class Pairs {
       const PairsStatus status = repeats ? by_blocks() : by_turns();
       if (status != PairsStatus::ok) return status;
     }
+    if (asked() && in_.nodes > 1) lasts_.places(in_.flushes, out_.places);
     if (plain()) settle();
     inside();
     for (std::size_t lane = 0; lane < lanes_; ++lane) {
@@ -182,6 +186,14 @@ class Pairs {
   std::int64_t* time_rx(std::size_t channel, std::size_t nic) { return of_nics(6 + 2 * channel, nic); }
   void fill(std::int64_t* row, std::span<const std::int64_t> column, std::size_t i) { std::ranges::copy(column.subspan(i * units_, units_), row); }
 
+  // Whether it matters where lanes come to their sums: not in nominal time in which nothing takes a tick.
+  [[nodiscard]] bool asked() const {
+    return !out_.places.empty() && channels_ > 1 && std::ranges::any_of(in_.bytes, [](std::int64_t n) { return n > 0; });
+  }
+
+  // The round of a put to those so many nodes further on.
+  [[nodiscard]] std::size_t round_of(const Put& p, std::size_t further) const { return (further - 1) * group_ + (p.to + group_ - p.from) % group_; }
+
   // The puts of a block, in the order of service.
   bool deal() {
     Turns turns(2 * nics_);
@@ -193,7 +205,6 @@ class Pairs {
         const auto a = static_cast<std::size_t>(in_.nic[from]), b = static_cast<std::size_t>(in_.nic[to]);
         const std::int64_t turn = turns.next(static_cast<std::int32_t>(a), static_cast<std::int32_t>(nics_ + b));
         puts_.push_back({from, to, a, b, channel, from % group_, to % group_, turn});
-        out_.turns[k * lanes_ + from] = turn;
         ++used[a];
         ++used[nics_ + b];
         most = std::max(most, turn + 1);
@@ -212,6 +223,9 @@ class Pairs {
       strips(units_, d, std::min(strip, nodes - d), [&](std::size_t further, std::size_t u, std::size_t end) { round(further % units_, u, end); });
       if (late_nics()) return PairsStatus::overflow;
     }
+    const std::int64_t before = (in_.nodes - 2) * (puts_.back().turn + 1);
+    for (const Put& p : puts_)
+      if (asked()) lasts_.put(before + p.turn, round_of(p, nodes - 1), p.from, p.to);
     return PairsStatus::ok;
   }
 
@@ -224,13 +238,13 @@ class Pairs {
   // Turn by turn, each for all nodes; where these are alike the turns of one are those of all.
   PairsStatus by_turns() {
     PairTurns turns({static_cast<std::size_t>(in_.nodes), group_, channels_, nics_, in_.nic, in_.odd_node, in_.odd_nic, static_cast<std::size_t>(in_.few)});
+    if (asked() && !in_.odd_node.empty()) lasts_.count_puts(static_cast<std::uint64_t>(in_.nodes - 1) * group_);
     while (turns.next()) {
       for (const PutsOfTurn& some : turns.puts()) word(some);
       for (const SinglePut& some : turns.singles()) single(some);
       if (++out_.dealt % kWide == 0 && late_nics()) return PairsStatus::overflow;
       if (turns.work() > kMostWork) return PairsStatus::too_long;
     }
-    std::ranges::fill(out_.turns, -1);
     return late_nics() ? PairsStatus::overflow : PairsStatus::ok;
   }
 
@@ -239,6 +253,10 @@ class Pairs {
     const Rows& rows = rows_[some.row];
     const std::size_t u = std::size_t{64} * some.word, to = u + some.further, v = to < units_ ? to : to - units_;
     const std::size_t count = std::min<std::size_t>(64, units_ - u);
+    if (asked()) {
+      const Put& p = puts_[some.row];
+      lasts_.put(out_.dealt, round_of(p, some.further), p.from, p.to, u, v, some.from);
+    }
     const bool wraps = v + count > units_;
     if (!wraps && !odd(u, count) && !odd(v, count) && std::popcount(some.from) > kSparse) {
       word_to_({rows, plain() ? &times_[some.row] : nullptr, some.from, u, v});
@@ -257,8 +275,13 @@ class Pairs {
 
   // A put that has NICs of its own; where one node is dealt for, all nodes put so.
   void single(const SinglePut& some) {
-    if (in_.odd_node.empty()) return row(some.row, some.further % units_, 0, units_);
     Put at = puts_[some.row];
+    const std::size_t round = round_of(at, some.further);
+    if (in_.odd_node.empty()) {
+      if (asked()) lasts_.put(out_.dealt, round, at.from, at.to);
+      return row(some.row, some.further % units_, 0, units_);
+    }
+    if (asked()) lasts_.put(out_.dealt, round, at.from, at.to, some.from, some.to, 1);
     at.a = some.a;
     at.b = some.b;
     one(at, rows_of(at), some.from, some.to);
@@ -446,6 +469,7 @@ class Pairs {
   std::int64_t latency_ = 0;
   std::vector<Put> puts_;
   std::vector<Rows> rows_;
+  PairLasts lasts_;
   decltype(&puts_base) puts_to_;
   decltype(&word_base) word_to_;
 };

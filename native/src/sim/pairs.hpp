@@ -36,16 +36,17 @@ struct PairsInput {
   std::int64_t few = 0;                            // of PairTurnsInput
   std::int64_t links = 0;                          // as many as there are
   ChangeColumns changes = {};
+  bool flushes = false;  // sums wait for what their lanes put
   Target target = Target::best;
 };
 
 enum class PairsStatus : std::uint8_t { ok = 0, too_long = 1, overflow = 2, bad_input = 3, out_of_memory = 4 };
 
-// Of each lane: when all that comes to it is there, and when all that it puts has left; at least when its rank enters. turns: of each put of
-// a block, [group rounds][channels][group], its turn. dealt: how many turns there are, where they were dealt for all nodes; else 0.
+// Of each lane: when all that comes to it is there, and when all that it puts has left; at least when its rank enters. places: where in nominal
+// time it comes to its sum (pair_lasts.hpp); empty where nobody asks. dealt: how many turns there are, where they were dealt for all nodes; else 0.
 struct PairsOutput {
   std::span<std::int64_t> arrived_ps, left_ps;
-  std::span<std::int64_t> turns;
+  std::span<std::int64_t> places;
   std::int64_t dealt = 0;
 };
 
