@@ -22,7 +22,7 @@ from .columns import busy_ps, no_tiers, period, too_long
 
 I64 = npt.NDArray[np.int64]
 
-_OK, _TOO_LONG, _OVERFLOW, _BAD, _OUT_OF_MEMORY = range(5)
+_OK, _TOO_LONG, _OVERFLOW, _BAD, _OUT_OF_MEMORY, _UNORDERED = range(6)
 # Of nodes between which nothing is alike: 0.3 ns each; inside nodes 2 ns.
 _MOST_PUTS, _MOST_INSIDE = 40_000_000_000, 2_000_000_000
 # Puts of nodes whose lanes have other NICs than those of most: they are dealt out one by one, in minutes.
@@ -58,11 +58,14 @@ def pair_finish(pairs: Pairs, topology: Topology, count: int, itemsize: int, lat
     _few(nodes, units, group, pairs.channels)
     sizes, lanes = pairs.part_bytes(count, itemsize), pairs.channels * group
     arrived, left = np.zeros(lanes * units, np.int64), np.zeros(lanes * units, np.int64)
+    copy = np.stack([busy_ps(int(nbytes), local[:units]).T for nbytes in sizes if pairs.copies] or [np.zeros(0, np.int64)]).ravel()
+    if copy.size and copy.max() > 2**60 // (pairs.channels * grid.size):
+        raise too_long()
     places = np.zeros(lanes * units if pairs.sums else 0, np.int64)
     status, dealt = _core.simulate_pairs({
         "nodes": nodes, "units": units, "group": group, "nics": m, "channels": pairs.channels, "alpha_ps": alpha_ps,
         "nic": nic, "odd_node": odd.node, "odd_nic": odd.nic, "few": few, "bytes": sizes, "arrived_ps": arrived, "left_ps": left,
-        "places": places, "flushes": pairs.flushes, "links": len(links), "target": target,
+        "places": places, "copy_ps": copy, "flushes": pairs.flushes, "links": len(links), "target": target,
         **{name: np.ascontiguousarray(column[:units].T, np.int64).ravel() for name, column in columns.items()},
         **{name: np.ascontiguousarray(link[:units if changes else 0].T, np.int32).ravel()
            for name, link in (("tx_link", tx), ("rx_link", rx))},
@@ -73,6 +76,8 @@ def pair_finish(pairs: Pairs, topology: Topology, count: int, itemsize: int, lat
     late = late_ps[grid][:units]
     if pairs.keeps:
         finish = np.maximum(finish, late + sum(busy_ps(int(nbytes), local[:units]) for nbytes in sizes))
+    if pairs.copies:  # the others are in `arrived` and `left`
+        finish = np.maximum(finish, late + (grid.size - 1) * copy.reshape(pairs.channels, group, units).sum(axis=0).T)
     if pairs.sums:
         order = np.argsort(places.reshape(pairs.channels, group, units).transpose(0, 2, 1), axis=0, kind="stable")
         finish = np.maximum(finish, _summed(pairs, sizes, local[:units], arrived, left, order))
@@ -117,6 +122,8 @@ def _check(status: int) -> None:
         raise MemoryError("simulating pairs")
     if status == _OVERFLOW:
         raise too_long()
+    if status == _UNORDERED:
+        raise Inapplicable("channels of a rank copy in one memory, in no pattern")
     if status != _OK:
         raise Inapplicable("turns follow no pattern, and take many minutes to deal out" if status == _TOO_LONG else "columns do not fit")
 

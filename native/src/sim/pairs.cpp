@@ -11,7 +11,9 @@
 
 #include "changes.hpp"
 #include "order.hpp"
+#include "pair_copies.hpp"
 #include "pair_lasts.hpp"
+#include "pair_puts.hpp"
 #include "pair_turns.hpp"
 #include "stream.hpp"
 #include "vectors.hpp"
@@ -49,95 +51,14 @@ bool good(const PairsInput& in, const PairsOutput& out) {
   for (const auto& ids : {in.tx_link, in.rx_link})
     if (ids.size() != (in.changes.link.empty() ? 0 : nics) || !all(ids, [&](std::int32_t v) { return v >= 0 && v < in.links; })) return false;
   return runs(in.target) && out.arrived_ps.size() == lanes * units && out.left_ps.size() == lanes * units &&
-         (out.places.empty() || out.places.size() == lanes * units);
+         (out.places.empty() || out.places.size() == lanes * units) &&
+         (in.copy_ps.empty() || in.copy_ps.size() == lanes * units) && all(in.copy_ps, time);
 }
 
-// A put of all units to those so many further on: rows of units, from the first one on.
-struct Rows {
-  std::int64_t *a, *b, *left, *arrived;
-  const std::int64_t *time_a, *time_b, *latency_a, *latency_b, *late_from, *late_to;
-};
-
-constexpr int kSparse = 12;                               // of 64 units; so many are put one by one
-constexpr std::int64_t kMostWork = 300'000'000'000;       // words of bits that are looked at in minutes
-
-// What it does to `count` units from u on, which put to those from v on.
-[[gnu::always_inline]] inline void put(const Rows& rows, std::size_t u, std::size_t v, std::size_t count) {
-#pragma GCC ivdep
-  for (std::size_t w = 0; w < count; ++w) {
-    const std::int64_t start = std::max(std::max(rows.late_from[u + w], rows.late_to[v + w]), std::max(rows.a[u + w], rows.b[v + w]));
-    rows.a[u + w] = start + rows.time_a[u + w];
-    rows.b[v + w] = start + rows.time_b[v + w];
-    const std::int64_t leaves = std::max(rows.a[u + w], rows.b[v + w]);
-    rows.left[u + w] = std::max(rows.left[u + w], leaves);
-    rows.arrived[v + w] = std::max(rows.arrived[v + w], leaves + rows.latency_a[u + w] + rows.latency_b[v + w]);
-  }
-}
-
-// The same between units that are *plain*: all NICs take as long, have the same latencies, and no rank is late. Then both NICs are free when the
-// last byte leaves, so that it follows from when they are free at last when all has left and arrived.
-[[gnu::always_inline]] inline void put_plainly(const Rows& rows, std::int64_t time, std::size_t u, std::size_t v, std::size_t count) {
-#pragma GCC ivdep
-  for (std::size_t w = 0; w < count; ++w) rows.a[u + w] = rows.b[v + w] = std::max(rows.a[u + w], rows.b[v + w]) + time;
-}
-
-struct Block {
-  std::span<const Rows> rows;
-  std::span<const std::int64_t> times;  // of plain ones; empty: not plain
-};
-
-[[gnu::always_inline]] inline void puts_of(const Block& block, std::size_t u, std::size_t v) {
-  if (block.times.empty()) {
-    for (const Rows& each : block.rows) put(each, u, v, kWide);
-  } else {
-    for (std::size_t i = 0; i < block.rows.size(); ++i) put_plainly(block.rows[i], block.times[i], u, v, kWide);
-  }
-}
+constexpr int kSparse = 12;                          // of 64 units; so many are put one by one
+constexpr std::int64_t kMostWork = 300'000'000'000;  // words of bits that are looked at in minutes
 
 CCL_FOR_TARGETS(puts, (const Block& block, std::size_t u, std::size_t v), puts_of(block, u, v))
-
-// Those of 64 units in a row that `from` says.
-[[gnu::always_inline]] inline void put_some(const Rows& rows, std::uint64_t from, std::size_t u, std::size_t v) {
-#pragma GCC ivdep
-  for (std::size_t w = 0; w < 64; ++w) {
-    const bool puts = (from >> w & 1) != 0;
-    const std::int64_t start = std::max(std::max(rows.late_from[u + w], rows.late_to[v + w]), std::max(rows.a[u + w], rows.b[v + w]));
-    const std::int64_t a = start + rows.time_a[u + w], b = start + rows.time_b[v + w], leaves = std::max(a, b);
-    rows.a[u + w] = puts ? a : rows.a[u + w];
-    rows.b[v + w] = puts ? b : rows.b[v + w];
-    rows.left[u + w] = puts ? std::max(rows.left[u + w], leaves) : rows.left[u + w];
-    const std::int64_t arrives = std::max(rows.arrived[v + w], leaves + rows.latency_a[u + w] + rows.latency_b[v + w]);
-    rows.arrived[v + w] = puts ? arrives : rows.arrived[v + w];
-  }
-}
-
-[[gnu::always_inline]] inline void put_some_plainly(const Rows& rows, std::int64_t time, std::uint64_t from, std::size_t u, std::size_t v) {
-#pragma GCC ivdep
-  for (std::size_t w = 0; w < 64; ++w) {
-    const std::int64_t leaves = std::max(rows.a[u + w], rows.b[v + w]) + time;
-    const bool puts = (from >> w & 1) != 0;
-    rows.a[u + w] = puts ? leaves : rows.a[u + w];
-    rows.b[v + w] = puts ? leaves : rows.b[v + w];
-  }
-}
-
-// time: of plain ones, or nullptr.
-struct Word {
-  const Rows& rows;
-  const std::int64_t* time;
-  std::uint64_t from;
-  std::size_t u, v;
-};
-
-[[gnu::always_inline]] inline void put_word(const Word& word) {
-  const bool all = word.from == ~std::uint64_t{0};
-  if (word.time != nullptr) {
-    all ? put_plainly(word.rows, *word.time, word.u, word.v, 64) : put_some_plainly(word.rows, *word.time, word.from, word.u, word.v);
-  } else {
-    all ? put(word.rows, word.u, word.v, 64) : put_some(word.rows, word.from, word.u, word.v);
-  }
-}
-
 CCL_FOR_TARGETS(word, (const Word& puts), put_word(puts))
 
 class Pairs {
@@ -146,7 +67,7 @@ class Pairs {
       : in_(in), out_(out), units_(static_cast<std::size_t>(in.units)), group_(static_cast<std::size_t>(in.group)),
         nics_(static_cast<std::size_t>(in.nics)), channels_(static_cast<std::size_t>(in.channels)), lanes_(channels_ * group_),
         changes_(in.changes, static_cast<std::size_t>(std::max<std::int64_t>(in.links, 0))),
-        table_(2 * lanes_ + group_ + (5 + 2 * channels_) * nics_, units_),
+        table_(3 * lanes_ + group_ + (5 + 2 * channels_) * nics_, units_),
         lasts_(static_cast<std::size_t>(in.nodes), units_, lanes_, group_), puts_to_(puts_for(in.target)),
         word_to_(word_for(in.target)) {}
 
@@ -154,8 +75,9 @@ class Pairs {
     for (std::size_t rank = 0; rank < group_; ++rank) fill(late(rank), in_.late_ps, rank);
     for (std::size_t lane = 0; lane < lanes_; ++lane)
       for (std::int64_t* const row : {left(lane), arrived(lane)}) fill(row, in_.late_ps, lane % group_);
+    const bool repeats = in_.nodes == 1 || (deal() && in_.odd_node.empty());
+    if (copies() && !order_copies(repeats)) return PairsStatus::unordered;
     if (in_.nodes > 1) {
-      const bool repeats = deal() && in_.odd_node.empty();
       if (!prepare()) return PairsStatus::overflow;
       const PairsStatus status = repeats ? by_blocks() : by_turns();
       if (status != PairsStatus::ok) return status;
@@ -176,7 +98,8 @@ class Pairs {
   std::int64_t* left(std::size_t lane) { return table_[lane]; }
   std::int64_t* arrived(std::size_t lane) { return table_[lanes_ + lane]; }
   std::int64_t* late(std::size_t rank) { return table_[2 * lanes_ + rank]; }
-  std::int64_t* of_nics(std::size_t kind, std::size_t nic) { return table_[2 * lanes_ + group_ + kind * nics_ + nic]; }
+  std::int64_t* copy(std::size_t lane) { return table_[2 * lanes_ + group_ + lane]; }  // what one takes, or 1 where copies are counted in ps
+  std::int64_t* of_nics(std::size_t kind, std::size_t nic) { return table_[3 * lanes_ + group_ + kind * nics_ + nic]; }
   std::int64_t* tx(std::size_t nic) { return of_nics(0, nic); }  // when it is free
   std::int64_t* rx(std::size_t nic) { return of_nics(1, nic); }
   std::int64_t* latency_tx(std::size_t nic) { return of_nics(2, nic); }
@@ -191,8 +114,53 @@ class Pairs {
     return !out_.places.empty() && channels_ > 1 && std::ranges::any_of(in_.bytes, [](std::int64_t n) { return n > 0; });
   }
 
-  // The round of a put to those so many nodes further on.
-  [[nodiscard]] std::size_t round_of(const Put& p, std::size_t further) const { return (further - 1) * group_ + (p.to + group_ - p.from) % group_; }
+  // The round in which lane `from` puts to the lane `to` of those so many nodes further on.
+  [[nodiscard]] std::size_t round_of(std::size_t from, std::size_t to, std::size_t further) const {
+    return (further - 1) * group_ + (to + group_ - from) % group_;
+  }
+  [[nodiscard]] std::size_t round_of(const Put& p, std::size_t further) const { return round_of(p.from, p.to, further); }
+
+  [[nodiscard]] bool copies() const { return !in_.copy_ps.empty(); }
+
+  // Copies count one each where all of a rank take as long, else picoseconds if those of all units do; false where neither, or in no known order.
+  bool order_copies(bool repeats) {
+    if (channels_ > 1 && !repeats) return false;
+    const auto column = [&](std::size_t lane) { return in_.copy_ps.subspan(lane * units_, units_); };
+    bool alike = true, uniform = true;
+    for (std::size_t lane = 0; lane < lanes_; ++lane) {
+      alike = alike && std::ranges::equal(column(lane), column(lane % group_));
+      uniform = uniform && std::ranges::all_of(column(lane), [&](std::int64_t ps) { return ps == column(lane)[0]; });
+    }
+    if (!alike && !uniform) return false;
+    std::vector<std::int64_t> amounts(lanes_, 1);
+    for (std::size_t lane = 0; lane < lanes_; ++lane) {
+      fill(copy(lane), in_.copy_ps, lane);
+      if (alike) continue;
+      amounts[lane] = column(lane)[0];
+      std::fill_n(copy(lane), units_, 1);
+    }
+    std::vector<LaneTurns> turns(lanes_, {std::vector<std::int64_t>(group_, 0), 0});
+    std::int64_t last = 0;
+    for (const Put& p : puts_) {
+      turns[p.to].coming[(p.to + group_ - p.from) % group_] = p.turn;
+      turns[p.from].last = std::max(turns[p.from].last, p.turn);
+      last = std::max(last, p.turn);
+    }
+    const bool takes = std::ranges::any_of(in_.bytes, [](std::int64_t n) { return n > 0; });
+    const auto nodes = static_cast<std::size_t>(in_.nodes);
+    copies_ = PairCopies(nodes * group_ - 1, group_, amounts, takes ? (nodes - 1) * group_ : 0, last + 1, turns);
+    return true;
+  }
+
+  // The copies of both lanes from those on that wait for this put: the receiver's in the same round, the sender's in the one in which the
+  // receiver puts to it.
+  [[nodiscard]] After after(std::size_t from, std::size_t to, std::size_t round, std::size_t back) const {
+    return copies() ? After{copies_.of(from, back), copies_.of(to, round)} : After{};
+  }
+
+  [[nodiscard]] After after(const Put& p, std::size_t further) const {
+    return after(p.from, p.to, round_of(p, further), round_of(p.to, p.from, static_cast<std::size_t>(in_.nodes) - further));
+  }
 
   // The puts of a block, in the order of service.
   bool deal() {
@@ -220,7 +188,12 @@ class Pairs {
     // Strips of rounds that stay in a cache; few units do anyway.
     const std::size_t strip = units_ >= 4 * kWide ? kWide : 1, nodes = static_cast<std::size_t>(in_.nodes);
     for (std::size_t d = 1; d < nodes; d += strip) {
-      strips(units_, d, std::min(strip, nodes - d), [&](std::size_t further, std::size_t u, std::size_t end) { round(further % units_, u, end); });
+      after_.clear();
+      for (std::size_t further = d; copies() && further < std::min(d + strip, nodes); ++further)
+        for (const Put& p : puts_) after_.push_back(after(p, further));
+      strips(units_, d, std::min(strip, nodes - d), [&](std::size_t further, std::size_t u, std::size_t end) {
+        round(further % units_, copies() ? after_.data() + (further - d) * puts_.size() : nullptr, u, end);
+      });
       if (late_nics()) return PairsStatus::overflow;
     }
     const std::int64_t before = (in_.nodes - 2) * (puts_.back().turn + 1);
@@ -258,17 +231,18 @@ class Pairs {
       lasts_.put(out_.dealt, round_of(p, some.further), p.from, p.to, u, v, some.from);
     }
     const bool wraps = v + count > units_;
+    const After then = after(puts_[some.row], some.further);
     if (!wraps && !odd(u, count) && !odd(v, count) && std::popcount(some.from) > kSparse) {
-      word_to_({rows, plain() ? &times_[some.row] : nullptr, some.from, u, v});
+      word_to_({rows, plain() ? &times_[some.row] : nullptr, copies() ? &then : nullptr, some.from, u, v});
       return;
     }
     for (std::uint64_t bits = some.from; bits != 0; bits &= bits - 1) {
       const auto i = static_cast<std::size_t>(std::countr_zero(bits));
       const std::size_t from = u + i, at = v + i < units_ ? v + i : v + i - units_;
       if (odd_[from] || odd_[at]) {
-        one(puts_[some.row], rows, from, at);
+        one(puts_[some.row], rows, then, from, at);
       } else {
-        plain() ? put_plainly(rows, times_[some.row], from, at, 1) : put(rows, from, at, 1);
+        few(some.row, then, from, at, 1);
       }
     }
   }
@@ -279,12 +253,12 @@ class Pairs {
     const std::size_t round = round_of(at, some.further);
     if (in_.odd_node.empty()) {
       if (asked()) lasts_.put(out_.dealt, round, at.from, at.to);
-      return row(some.row, some.further % units_, 0, units_);
+      return row(some.row, some.further, 0, units_);
     }
     if (asked()) lasts_.put(out_.dealt, round, at.from, at.to, some.from, some.to, 1);
     at.a = some.a;
     at.b = some.b;
-    one(at, rows_of(at), some.from, some.to);
+    one(at, rows_of(at), after(at, some.further), some.from, some.to);
   }
 
   // What each put takes on each NIC; false where a strip of them could take more time than fits.
@@ -314,14 +288,14 @@ class Pairs {
 
   Rows rows_of(const Put& p) {
     return {tx(p.a), rx(p.b), left(p.from), arrived(p.to), time_tx(p.size, p.a), time_rx(p.size, p.b), latency_tx(p.a), latency_rx(p.b),
-            late(p.from_rank), late(p.to_rank)};
+            late(p.from_rank), late(p.to_rank), copy(p.from), copy(p.to)};
   }
 
   // Where most units are plain, and each NIC serves one lane, the others are odd, and theirs are timed put by put.
   void find_plain() {
     std::vector<bool> used(nics_, false);
     for (const std::int32_t nic : in_.nic) used[static_cast<std::size_t>(nic)] = true;
-    if (lanes_ != nics_ || !std::ranges::all_of(used, std::identity{}) || units_ < 4 * kWide) return;
+    if (lanes_ != nics_ || !std::ranges::all_of(used, std::identity{}) || units_ < 4 * kWide || copies()) return;
     std::vector<bool> odd(odd_);
     const std::size_t like = most_common();
     std::size_t found = 0;
@@ -381,16 +355,16 @@ class Pairs {
     return (nbytes > 0 ? in_.alpha_ps : 0) + std::min(duration_ps(nbytes, rate), kLatest);
   }
 
-  // Units u to `end` put to those that are d further on.
-  void round(std::size_t d, std::size_t u, std::size_t end) {
+  // Units u to `end` put to those that are d further on; after: of each put of a block, or nullptr.
+  void round(std::size_t d, const After* after, std::size_t u, std::size_t end) {
     while (u < end) {
       const std::size_t v = (u + d) % units_, count = std::min({kWide, end - u, units_ - v});
       if (odd(u, count) || odd(v, count)) {
-        for (std::size_t i = 0; i < count; ++i) block(u + i, v + i);
+        for (std::size_t i = 0; i < count; ++i) block(after, u + i, v + i);
       } else if (count == kWide) {
-        puts_to_({rows_, times_}, u, v);
+        puts_to_({rows_, times_, after}, u, v);
       } else {
-        for (std::size_t i = 0; i < rows_.size(); ++i) plain() ? put_plainly(rows_[i], times_[i], u, v, count) : put(rows_[i], u, v, count);
+        for (std::size_t i = 0; i < rows_.size(); ++i) few(i, after != nullptr ? after[i] : After{}, u, v, count);
       }
       u += count;
     }
@@ -398,26 +372,33 @@ class Pairs {
 
   [[nodiscard]] bool odd(std::size_t first, std::size_t count) const { return odd_before_[first + count] != odd_before_[first]; }
 
-  // The puts of one row, of units u to `end` to those d further on.
-  void row(std::size_t i, std::size_t d, std::size_t u, std::size_t end) {
+  // A put of units that are not odd.
+  void few(std::size_t i, const After& after, std::size_t u, std::size_t v, std::size_t count) {
+    if (plain()) return put_plainly(rows_[i], times_[i], u, v, count);
+    copies() ? put<true>(rows_[i], after, u, v, count) : put<false>(rows_[i], after, u, v, count);
+  }
+
+  // The puts of one row, of units u to `end` to those so many further on.
+  void row(std::size_t i, std::size_t further, std::size_t u, std::size_t end) {
+    const After then = after(puts_[i], further);
     while (u < end) {
-      const std::size_t v = (u + d) % units_, count = std::min({kWide, end - u, units_ - v});
+      const std::size_t v = (u + further) % units_, count = std::min({kWide, end - u, units_ - v});
       if (odd(u, count) || odd(v, count)) {
-        for (std::size_t w = 0; w < count; ++w) one(puts_[i], rows_[i], u + w, v + w);
+        for (std::size_t w = 0; w < count; ++w) one(puts_[i], rows_[i], then, u + w, v + w);
       } else {
-        plain() ? put_plainly(rows_[i], times_[i], u, v, count) : put(rows_[i], u, v, count);
+        few(i, then, u, v, count);
       }
       u += count;
     }
   }
 
   // A block of one unit to one other.
-  void block(std::size_t u, std::size_t v) {
-    for (std::size_t i = 0; i < puts_.size(); ++i) one(puts_[i], rows_[i], u, v);
+  void block(const After* after, std::size_t u, std::size_t v) {
+    for (std::size_t i = 0; i < puts_.size(); ++i) one(puts_[i], rows_[i], after != nullptr ? after[i] : After{}, u, v);
   }
 
   // One put of one unit to one other, whatever they are like.
-  void one(const Put& p, const Rows& at, std::size_t u, std::size_t v) {
+  void one(const Put& p, const Rows& at, const After& after, std::size_t u, std::size_t v) {
     if (plain()) settle(p, v);
     const std::int64_t start = std::max({at.late_from[u], at.late_to[v], at.a[u], at.b[v]});
     at.a[u] = start + at.time_a[u];
@@ -428,8 +409,8 @@ class Pairs {
       at.b[v] = through(start, p, in_.rx_link[b], at.time_b[v], in_.rx_bytes_per_s[b]);
     }
     const std::int64_t leaves = std::max(at.a[u], at.b[v]);
-    at.left[u] = std::max(at.left[u], leaves);
-    at.arrived[v] = std::max(at.arrived[v], leaves + at.latency_a[u] + at.latency_b[v]);
+    at.left[u] = std::max(at.left[u], leaves + after.from * at.copy_from[u]);
+    at.arrived[v] = std::max(at.arrived[v], leaves + at.latency_a[u] + at.latency_b[v] + after.to * at.copy_to[v]);
     if (plain()) settled(p.b)[v] = at.b[v];
   }
 
@@ -443,7 +424,8 @@ class Pairs {
     Times tx(group_ * units_, 0), rx(tx);
     for (std::size_t k = 1; k < group_; ++k) {
       for (std::size_t lane = 0; lane < lanes_; ++lane) {
-        const std::size_t channel = lane / group_, from = lane % group_, to = (from + k) % group_;
+        const std::size_t channel = lane / group_, from = lane % group_, to = (from + k) % group_, others = static_cast<std::size_t>(in_.nodes - 1);
+        const After then = after(lane, channel * group_ + to, others * group_ + k - 1, others * group_ + group_ - k - 1);
         for (std::size_t u = 0; u < units_; ++u) {
           const std::size_t a = from * units_ + u, b = to * units_ + u;
           const std::int64_t start = std::max({late(from)[u], late(to)[u], tx[a], rx[b]});
@@ -451,8 +433,8 @@ class Pairs {
           rx[b] = std::min(start + busy(in_.bytes[channel], in_.near_rx_bytes_per_s[b]), 2 * kLatest);
           const std::int64_t leaves = std::max(tx[a], rx[b]);
           std::int64_t &gone = left(lane)[u], &came = arrived(channel * group_ + to)[u];
-          gone = std::max(gone, leaves);
-          came = std::max(came, leaves + in_.near_tx_latency_ps[a] + in_.near_rx_latency_ps[b]);
+          gone = std::max(gone, leaves + then.from * copy(lane)[u]);
+          came = std::max(came, leaves + in_.near_tx_latency_ps[a] + in_.near_rx_latency_ps[b] + then.to * copy(channel * group_ + to)[u]);
         }
       }
     }
@@ -469,6 +451,8 @@ class Pairs {
   std::int64_t latency_ = 0;
   std::vector<Put> puts_;
   std::vector<Rows> rows_;
+  PairCopies copies_;
+  std::vector<After> after_;  // of a strip of rounds: [rounds][puts of a block]
   PairLasts lasts_;
   decltype(&puts_base) puts_to_;
   decltype(&word_base) word_to_;
