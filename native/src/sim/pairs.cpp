@@ -59,7 +59,7 @@ constexpr int kSparse = 12;                          // of 64 units; so many are
 constexpr std::int64_t kMostWork = 300'000'000'000;  // words of bits that are looked at in minutes
 
 CCL_FOR_TARGETS(puts, (const Block& block, std::size_t u, std::size_t v), puts_of(block, u, v))
-CCL_FOR_TARGETS(word, (const Word& puts), put_word(puts))
+CCL_FOR_TARGETS(word, (const Word& puts), any_word(puts))
 
 class Pairs {
  public:
@@ -67,7 +67,7 @@ class Pairs {
       : in_(in), out_(out), units_(static_cast<std::size_t>(in.units)), group_(static_cast<std::size_t>(in.group)),
         nics_(static_cast<std::size_t>(in.nics)), channels_(static_cast<std::size_t>(in.channels)), lanes_(channels_ * group_),
         changes_(in.changes, static_cast<std::size_t>(std::max<std::int64_t>(in.links, 0))),
-        table_(3 * lanes_ + group_ + (5 + 2 * channels_) * nics_, units_),
+        table_(2 * lanes_ + 3 * group_ + (5 + 2 * channels_) * nics_, units_),
         lasts_(static_cast<std::size_t>(in.nodes), units_, lanes_, group_), puts_to_(puts_for(in.target)),
         word_to_(word_for(in.target)) {}
 
@@ -76,7 +76,7 @@ class Pairs {
     for (std::size_t lane = 0; lane < lanes_; ++lane)
       for (std::int64_t* const row : {left(lane), arrived(lane)}) fill(row, in_.late_ps, lane % group_);
     const bool repeats = in_.nodes == 1 || (deal() && in_.odd_node.empty());
-    if (copies() && !order_copies(repeats)) return PairsStatus::unordered;
+    if (const PairsStatus status = copies() ? order_copies(repeats) : PairsStatus::ok; status != PairsStatus::ok) return status;
     if (in_.nodes > 1) {
       if (!prepare()) return PairsStatus::overflow;
       const PairsStatus status = repeats ? by_blocks() : by_turns();
@@ -98,8 +98,9 @@ class Pairs {
   std::int64_t* left(std::size_t lane) { return table_[lane]; }
   std::int64_t* arrived(std::size_t lane) { return table_[lanes_ + lane]; }
   std::int64_t* late(std::size_t rank) { return table_[2 * lanes_ + rank]; }
-  std::int64_t* copy(std::size_t lane) { return table_[2 * lanes_ + group_ + lane]; }  // what one takes, or 1 where copies are counted in ps
-  std::int64_t* of_nics(std::size_t kind, std::size_t nic) { return table_[3 * lanes_ + group_ + kind * nics_ + nic]; }
+  std::int64_t* copy(std::size_t rank) { return table_[2 * lanes_ + group_ + rank]; }  // what one takes
+  std::int64_t* longer(std::size_t rank) { return table_[2 * lanes_ + 2 * group_ + rank]; }  // and a longer one more
+  std::int64_t* of_nics(std::size_t kind, std::size_t nic) { return table_[2 * lanes_ + 3 * group_ + kind * nics_ + nic]; }
   std::int64_t* tx(std::size_t nic) { return of_nics(0, nic); }  // when it is free
   std::int64_t* rx(std::size_t nic) { return of_nics(1, nic); }
   std::int64_t* latency_tx(std::size_t nic) { return of_nics(2, nic); }
@@ -122,40 +123,59 @@ class Pairs {
 
   [[nodiscard]] bool copies() const { return !in_.copy_ps.empty(); }
 
-  // Copies count one each where all of a rank take as long, else picoseconds if those of all units do; false where neither, or in no known order.
-  bool order_copies(bool repeats) {
-    if (channels_ > 1 && !repeats) return false;
-    const auto column = [&](std::size_t lane) { return in_.copy_ps.subspan(lane * units_, units_); };
-    bool alike = true, uniform = true;
+  PairsStatus order_copies(bool repeats) {
+    if (channels_ > 1 && !repeats && !in_.odd_node.empty()) return PairsStatus::unordered;
+    const auto shortest = static_cast<std::size_t>(std::ranges::min_element(in_.bytes) - in_.bytes.begin());
+    std::vector<bool> longer(lanes_, false);
     for (std::size_t lane = 0; lane < lanes_; ++lane) {
-      alike = alike && std::ranges::equal(column(lane), column(lane % group_));
-      uniform = uniform && std::ranges::all_of(column(lane), [&](std::int64_t ps) { return ps == column(lane)[0]; });
+      longer[lane] = in_.bytes[lane / group_] > in_.bytes[shortest];
+      if (longer[lane]) some_longer(lane, shortest * group_ + lane % group_);
+      if (lane < group_) fill(copy(lane), in_.copy_ps, shortest * group_ + lane);
     }
-    if (!alike && !uniform) return false;
-    std::vector<std::int64_t> amounts(lanes_, 1);
-    for (std::size_t lane = 0; lane < lanes_; ++lane) {
-      fill(copy(lane), in_.copy_ps, lane);
-      if (alike) continue;
-      amounts[lane] = column(lane)[0];
-      std::fill_n(copy(lane), units_, 1);
-    }
-    std::vector<LaneTurns> turns(lanes_, {std::vector<std::int64_t>(group_, 0), 0});
-    std::int64_t last = 0;
-    for (const Put& p : puts_) {
-      turns[p.to].coming[(p.to + group_ - p.from) % group_] = p.turn;
-      turns[p.from].last = std::max(turns[p.from].last, p.turn);
-      last = std::max(last, p.turn);
-    }
+    copied_ = std::ranges::find(longer, true) != longer.end() ? Copies::some_longer : Copies::alike;
     const bool takes = std::ranges::any_of(in_.bytes, [](std::int64_t n) { return n > 0; });
-    const auto nodes = static_cast<std::size_t>(in_.nodes);
-    copies_ = PairCopies(nodes * group_ - 1, group_, amounts, takes ? (nodes - 1) * group_ : 0, last + 1, turns);
+    const std::size_t crossing = takes ? static_cast<std::size_t>(in_.nodes - 1) * group_ : 0, dealt = repeats || channels_ == 1 ? 0 : crossing;
+    std::vector<LaneTurns> lanes(lanes_, {std::vector<std::int64_t>(std::max(group_, dealt), 0), 0});
+    std::int64_t block = 0;
+    for (const Put& p : puts_) {
+      note(lanes, p, (p.to + group_ - p.from) % group_, p.turn);
+      block = std::max(block, p.turn + 1);
+    }
+    if (dealt > 0 && !deal_alike(lanes)) return PairsStatus::too_long;
+    copies_ = PairCopies(static_cast<std::size_t>(in_.nodes) * group_ - 1, group_, longer, crossing, block, lanes);
+    return PairsStatus::ok;
+  }
+
+  // Copies of a lane take longer than those of the other one, of the same rank.
+  void some_longer(std::size_t lane, std::size_t than) {
+    for (std::size_t u = 0; u < units_; ++u) longer(lane % group_)[u] = in_.copy_ps[lane * units_ + u] - in_.copy_ps[than * units_ + u];
+  }
+
+  static void note(std::span<LaneTurns> lanes, const Put& p, std::size_t round, std::int64_t turn) {
+    lanes[p.to].coming[round] = turn;
+    lanes[p.from].last = std::max(lanes[p.from].last, turn);
+  }
+
+  // Turns of all puts, where they repeat in no pattern, but are the same in all nodes.
+  bool deal_alike(std::span<LaneTurns> lanes) {
+    PairTurns turns = dealer();
+    for (std::int64_t turn = 0; turns.next(); ++turn) {
+      for (const SinglePut& some : turns.singles()) note(lanes, puts_[some.row], round_of(puts_[some.row], some.further), turn);
+      if (turns.work() > kMostWork) return false;
+    }
     return true;
+  }
+
+  [[nodiscard]] PairTurns dealer() const {
+    return PairTurns({static_cast<std::size_t>(in_.nodes), group_, channels_, nics_, in_.nic, in_.odd_node, in_.odd_nic, static_cast<std::size_t>(in_.few)});
   }
 
   // The copies of both lanes from those on that wait for this put: the receiver's in the same round, the sender's in the one in which the
   // receiver puts to it.
   [[nodiscard]] After after(std::size_t from, std::size_t to, std::size_t round, std::size_t back) const {
-    return copies() ? After{copies_.of(from, back), copies_.of(to, round)} : After{};
+    if (!copies()) return {};
+    const PairCopies::Count sender = copies_.of(from, back), receiver = copies_.of(to, round);
+    return {sender.all, receiver.all, sender.longer, receiver.longer};
   }
 
   [[nodiscard]] After after(const Put& p, std::size_t further) const {
@@ -210,7 +230,7 @@ class Pairs {
 
   // Turn by turn, each for all nodes; where these are alike the turns of one are those of all.
   PairsStatus by_turns() {
-    PairTurns turns({static_cast<std::size_t>(in_.nodes), group_, channels_, nics_, in_.nic, in_.odd_node, in_.odd_nic, static_cast<std::size_t>(in_.few)});
+    PairTurns turns = dealer();
     if (asked() && !in_.odd_node.empty()) lasts_.count_puts(static_cast<std::uint64_t>(in_.nodes - 1) * group_);
     while (turns.next()) {
       for (const PutsOfTurn& some : turns.puts()) word(some);
@@ -233,7 +253,7 @@ class Pairs {
     const bool wraps = v + count > units_;
     const After then = after(puts_[some.row], some.further);
     if (!wraps && !odd(u, count) && !odd(v, count) && std::popcount(some.from) > kSparse) {
-      word_to_({rows, plain() ? &times_[some.row] : nullptr, copies() ? &then : nullptr, some.from, u, v});
+      word_to_({rows, plain() ? &times_[some.row] : nullptr, then, copied_, some.from, u, v});
       return;
     }
     for (std::uint64_t bits = some.from; bits != 0; bits &= bits - 1) {
@@ -288,7 +308,7 @@ class Pairs {
 
   Rows rows_of(const Put& p) {
     return {tx(p.a), rx(p.b), left(p.from), arrived(p.to), time_tx(p.size, p.a), time_rx(p.size, p.b), latency_tx(p.a), latency_rx(p.b),
-            late(p.from_rank), late(p.to_rank), copy(p.from), copy(p.to)};
+            late(p.from_rank), late(p.to_rank), copy(p.from_rank), copy(p.to_rank), longer(p.from_rank), longer(p.to_rank)};
   }
 
   // Where most units are plain, and each NIC serves one lane, the others are odd, and theirs are timed put by put.
@@ -362,7 +382,7 @@ class Pairs {
       if (odd(u, count) || odd(v, count)) {
         for (std::size_t i = 0; i < count; ++i) block(after, u + i, v + i);
       } else if (count == kWide) {
-        puts_to_({rows_, times_, after}, u, v);
+        puts_to_({rows_, times_, after, copied_}, u, v);
       } else {
         for (std::size_t i = 0; i < rows_.size(); ++i) few(i, after != nullptr ? after[i] : After{}, u, v, count);
       }
@@ -375,7 +395,8 @@ class Pairs {
   // A put of units that are not odd.
   void few(std::size_t i, const After& after, std::size_t u, std::size_t v, std::size_t count) {
     if (plain()) return put_plainly(rows_[i], times_[i], u, v, count);
-    copies() ? put<true>(rows_[i], after, u, v, count) : put<false>(rows_[i], after, u, v, count);
+    if (!copies()) return put<Copies::none>(rows_[i], after, u, v, count);
+    put<Copies::some_longer>(rows_[i], after, u, v, count);
   }
 
   // The puts of one row, of units u to `end` to those so many further on.
@@ -409,8 +430,8 @@ class Pairs {
       at.b[v] = through(start, p, in_.rx_link[b], at.time_b[v], in_.rx_bytes_per_s[b]);
     }
     const std::int64_t leaves = std::max(at.a[u], at.b[v]);
-    at.left[u] = std::max(at.left[u], leaves + after.from * at.copy_from[u]);
-    at.arrived[v] = std::max(at.arrived[v], leaves + at.latency_a[u] + at.latency_b[v] + after.to * at.copy_to[v]);
+    at.left[u] = std::max(at.left[u], leaves + after_left<Copies::some_longer>(at, after, u));
+    at.arrived[v] = std::max(at.arrived[v], leaves + at.latency_a[u] + at.latency_b[v] + after_arrived<Copies::some_longer>(at, after, v));
     if (plain()) settled(p.b)[v] = at.b[v];
   }
 
@@ -433,8 +454,9 @@ class Pairs {
           rx[b] = std::min(start + busy(in_.bytes[channel], in_.near_rx_bytes_per_s[b]), 2 * kLatest);
           const std::int64_t leaves = std::max(tx[a], rx[b]);
           std::int64_t &gone = left(lane)[u], &came = arrived(channel * group_ + to)[u];
-          gone = std::max(gone, leaves + then.from * copy(lane)[u]);
-          came = std::max(came, leaves + in_.near_tx_latency_ps[a] + in_.near_rx_latency_ps[b] + then.to * copy(channel * group_ + to)[u]);
+          gone = std::max(gone, leaves + then.from * copy(from)[u] + then.longer_from * longer(from)[u]);
+          const std::int64_t arrives = leaves + in_.near_tx_latency_ps[a] + in_.near_rx_latency_ps[b];
+          came = std::max(came, arrives + then.to * copy(to)[u] + then.longer_to * longer(to)[u]);
         }
       }
     }
@@ -452,6 +474,7 @@ class Pairs {
   std::vector<Put> puts_;
   std::vector<Rows> rows_;
   PairCopies copies_;
+  Copies copied_ = Copies::none;
   std::vector<After> after_;  // of a strip of rounds: [rounds][puts of a block]
   PairLasts lasts_;
   decltype(&puts_base) puts_to_;
