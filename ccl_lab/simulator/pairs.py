@@ -22,11 +22,13 @@ from .columns import busy_ps, no_tiers, period, too_long
 
 I64 = npt.NDArray[np.int64]
 
-_OK, _TOO_LONG, _OVERFLOW, _BAD, _OUT_OF_MEMORY, _UNORDERED = range(6)
+_OK, _TOO_LONG, _OVERFLOW, _BAD, _OUT_OF_MEMORY = range(5)
 # Of nodes between which nothing is alike: 0.3 ns each; inside nodes 2 ns.
 _MOST_PUTS, _MOST_INSIDE = 40_000_000_000, 2_000_000_000
 # Puts of nodes whose lanes have other NICs than those of most: they are dealt out one by one, in minutes.
 _MOST_ODD = 500_000_000
+# Puts that copies of several channels wait for, where each rank of each node makes its copies in an order of its own: 0.1 µs each.
+_MOST_ORDERED = 2_000_000_000
 # Free NICs of a turn, from which on pairs of them are looked at instead of rounds: the fastest of 4, 8, …, 256 among 8,192 ranks.
 _FEW = 16
 
@@ -56,6 +58,9 @@ def pair_finish(pairs: Pairs, topology: Topology, count: int, itemsize: int, lat
         where = [np.where(np.isin(link, changes.link), link, -1) for link in (tx, rx)]
     units = period([*columns.values(), local, *where]) if merge and not len(odd.node) else nodes
     _few(nodes, units, group, pairs.channels)
+    if pairs.copies and pairs.channels > 1 and len(odd.node) and pairs.channels * grid.size**2 > _MOST_ORDERED:
+        raise Inapplicable("channels of a rank copy in one memory, each rank around lost NICs in an order of its own, and at most "
+                           f"{_MOST_ORDERED:,} puts are timed so")
     sizes, lanes = pairs.part_bytes(count, itemsize), pairs.channels * group
     arrived, left = np.zeros(lanes * units, np.int64), np.zeros(lanes * units, np.int64)
     copy = np.stack([busy_ps(int(nbytes), local[:units]).T for nbytes in sizes if pairs.copies] or [np.zeros(0, np.int64)]).ravel()
@@ -122,8 +127,6 @@ def _check(status: int) -> None:
         raise MemoryError("simulating pairs")
     if status == _OVERFLOW:
         raise too_long()
-    if status == _UNORDERED:
-        raise Inapplicable("channels of a rank copy in one memory, in no pattern")
     if status != _OK:
         raise Inapplicable("turns follow no pattern, and take many minutes to deal out" if status == _TOO_LONG else "columns do not fit")
 

@@ -36,32 +36,25 @@ def draw(seed: int, most_nodes: int = 90, most_ops: int = 40_000) -> Drawn | Non
 
 def test_copies_in_place_are_timed_as_their_ops() -> None:
     """Any rates, late ranks, lost NICs, several channels whose copies take turns on one memory, rates that change."""
-    seen = {"compared": 0, "refused": 0, "dealt": 0, "channels": 0, "nodes": 0}
+    seen = {"compared": 0, "dealt": 0, "channels": 0, "nodes": 0}
     for seed in range(160):
         case = draw(seed)
         if case is None:
             continue
         want, changes = case.wanted(change=case.topology.n_nodes > 1)
-        channels = case.outlined.pairs.channels
         for merge in (True, False):
-            try:
-                ends, how = case.found(pair_finish, case.outlined.pairs, changes, few=FEW[seed % len(FEW)], merge=merge)
-            except Inapplicable as why:
-                assert channels > 1 and not case.topology.nic_bytes_per_s.all() and "copy in one memory, in no pattern" in str(why), seed
-                seen["refused"] += 1
-                continue
+            ends, how = case.found(pair_finish, case.outlined.pairs, changes, few=FEW[seed % len(FEW)], merge=merge)
             assert ends == want, (seed, merge)
             seen["compared"] += 1
             seen["dealt"] += "turns" in how
-            seen["channels"] += channels > 1
+            seen["channels"] += "turns" in how and case.outlined.pairs.channels > 1
             seen["nodes"] += "turns" in how and case.topology.n_nodes > 64
     assert seen["compared"] >= 150 and seen["dealt"] >= 40 and seen["channels"] >= 40 and seen["nodes"] >= 3, seen
-    assert seen["refused"] < seen["compared"], seen
 
 
 def test_copies_in_place_are_timed_as_by_the_oracle() -> None:
     cases = (draw(1000 + seed, most_nodes=4, most_ops=1_500) for seed in range(60))
-    assert equal_to_the_oracle(cases, pair_finish, "pairs", 1_500, may_refuse=True) >= 15
+    assert equal_to_the_oracle(cases, pair_finish, "pairs", 1_500) >= 20
 
 
 @pytest.mark.parametrize("target", _core.vector_targets())
@@ -80,7 +73,7 @@ def test_copies_on_every_kind_of_vectors(target: int) -> None:
 @pytest.mark.parametrize("channels", [1, 2])
 def test_512_ranks_in_place_as_their_ops(channels: int) -> None:
     whole = Topology.preset("h100", 64)
-    for topology, late in ((whole, None), (whole.slow(3, nic=(7, 2)), {3: "20us"}), (whole.slow(20, rank=100), None)):
+    for topology, late in ((whole, None), (whole.slow(3, nic=(7, 2)), {3: "20us"}), (whole.slow(20, rank=100).without((40, 0)), None)):
         outlined = outline("all_to_all", topology, "64MiB", algorithm="direct", in_place=True, channels=channels)
         found, how = finish_times(outlined, topology, late=late)
         assert how["as"] == "pairs" and found.tolist() == exact_times(outlined.unroll(), topology, late=late).finish_ps.tolist()
@@ -102,7 +95,7 @@ def test_131072_ranks_in_place() -> None:
     assert [len(np.unique(each)) for each in ends] == [1, 1] and 1 < ends[1][0] / ends[0][0] < 1.1
 
 
-def test_what_is_copied_in_no_pattern_is_refused() -> None:
-    topology = Topology.preset("h100", 64).without((7, 2))
-    with pytest.raises(Inapplicable, match="channels of a rank copy in one memory, in no pattern"):
+def test_many_copies_in_orders_of_their_own_are_refused() -> None:
+    topology = Topology.preset("h100", 8192).without((7, 2))
+    with pytest.raises(Inapplicable, match="each rank around lost NICs in an order of its own"):
         times(outline("all_to_all", topology, "1GiB", algorithm="direct", in_place=True, channels=2), topology)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from ccl_lab import _core
-from ccl_lab.errors import Inapplicable
 from ccl_lab.planner import outline, plan
 from ccl_lab.simulation import simulate
 from ccl_lab.simulator import exact_times, finish_times, pairs
@@ -58,11 +57,7 @@ def test_turns_without_a_pattern_are_dealt_as_in_the_table_of_ops(name: tuple[st
         if case is None:
             continue
         want, changes = case.wanted(change=True)
-        try:
-            ends, how = case.found(pair_finish, case.outlined.pairs, changes, few=FEW[seed % len(FEW)])
-        except Inapplicable as why:
-            assert "copy in one memory" in str(why), seed
-            continue
+        ends, how = case.found(pair_finish, case.outlined.pairs, changes, few=FEW[seed % len(FEW)])
         assert ends == want, seed
         compared, many = compared + ("turns" in how), many + ("turns" in how and case.topology.n_nodes > 64)
     assert compared >= 12 and (many >= 1 or name[0] == "all_reduce"), (compared, many)
@@ -70,7 +65,7 @@ def test_turns_without_a_pattern_are_dealt_as_in_the_table_of_ops(name: tuple[st
 
 def test_turns_without_a_pattern_are_dealt_as_by_the_oracle() -> None:
     cases = (draw(1000 + seed, DIRECT[seed % 4], most_nodes=5) for seed in range(80))
-    assert equal_to_the_oracle(cases, pair_finish, "pairs", 3_000, may_refuse=True) >= 10
+    assert equal_to_the_oracle(cases, pair_finish, "pairs", 3_000) >= 10
 
 
 def sums_in_one_memory(seed: int) -> Drawn | None:

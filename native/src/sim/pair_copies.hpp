@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <tuple>
 #include <vector>
 
 namespace ccl_lab::sim {
@@ -81,10 +82,12 @@ class PairCopies {
     }
   };
 
+  // In a batch copies come as they are written, round by round.
   static Walk& earliest(std::vector<Walk>& channels, std::size_t rounds) {
+    const auto place = [](const Walk& each) { return std::tuple(each.tick, each.batch, each.round); };
     Walk* found = nullptr;
     for (Walk& each : channels)
-      if (each.round < rounds && (found == nullptr || each.tick < found->tick || (each.tick == found->tick && each.batch < found->batch))) found = &each;
+      if (each.round < rounds && (found == nullptr || place(each) < place(*found))) found = &each;
     return *found;
   }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <functional>
+#include <memory>
 #include <new>
 #include <tuple>
 #include <utility>
@@ -12,7 +13,9 @@
 #include "changes.hpp"
 #include "order.hpp"
 #include "pair_copies.hpp"
+#include "pair_inputs.hpp"
 #include "pair_lasts.hpp"
+#include "pair_orders.hpp"
 #include "pair_puts.hpp"
 #include "pair_turns.hpp"
 #include "stream.hpp"
@@ -29,31 +32,6 @@ struct Put {
   std::size_t from_rank, to_rank;
   std::int64_t turn;
 };
-
-bool good(const PairsInput& in, const PairsOutput& out) {
-  const auto all = [](const auto& column, auto is_good) { return std::all_of(column.begin(), column.end(), is_good); };
-  const auto time = [](std::int64_t v) { return v >= 0 && v < std::int64_t{1} << 58; };
-  if (in.nodes < 1 || in.units < 1 || in.nodes % in.units != 0 || in.group < 1 || in.nics < 0 || in.channels < 1 || !time(in.alpha_ps)) return false;
-  const auto units = static_cast<std::size_t>(in.units), ranks = static_cast<std::size_t>(in.group) * units;
-  const auto lanes = static_cast<std::size_t>(in.channels * in.group), nics = static_cast<std::size_t>(in.nics) * units;
-  for (const auto& column : {in.tx_bytes_per_s, in.tx_latency_ps, in.rx_bytes_per_s, in.rx_latency_ps})
-    if (column.size() != nics || !all(column, [](std::int64_t v) { return v >= 0; })) return false;
-  for (const auto& column : {in.near_tx_bytes_per_s, in.near_tx_latency_ps, in.near_rx_bytes_per_s, in.near_rx_latency_ps, in.late_ps})
-    if (column.size() != ranks || !all(column, [](std::int64_t v) { return v >= 0; })) return false;
-  const bool crosses = in.nodes > 1;
-  if (in.nic.size() != (crosses ? lanes : 0) || !all(in.nic, [&](std::int32_t v) { return v >= 0 && v < in.nics; })) return false;
-  const std::size_t odd = in.odd_node.size();
-  if (odd > 0 && (!crosses || in.units != in.nodes || !std::ranges::is_sorted(in.odd_node))) return false;
-  if (in.odd_nic.size() != odd * lanes || !all(in.odd_nic, [&](std::int32_t v) { return v >= 0 && v < in.nics; })) return false;
-  if (!all(in.odd_node, [&](std::int32_t v) { return v >= 0 && v < in.nodes; }) || in.few < 0) return false;
-  if (in.bytes.size() != static_cast<std::size_t>(in.channels) || !all(in.bytes, time) || !all(in.late_ps, time)) return false;
-  if (!Changes::good(in.changes, static_cast<std::size_t>(std::max<std::int64_t>(in.links, 0)))) return false;
-  for (const auto& ids : {in.tx_link, in.rx_link})
-    if (ids.size() != (in.changes.link.empty() ? 0 : nics) || !all(ids, [&](std::int32_t v) { return v >= 0 && v < in.links; })) return false;
-  return runs(in.target) && out.arrived_ps.size() == lanes * units && out.left_ps.size() == lanes * units &&
-         (out.places.empty() || out.places.size() == lanes * units) &&
-         (in.copy_ps.empty() || in.copy_ps.size() == lanes * units) && all(in.copy_ps, time);
-}
 
 constexpr int kSparse = 12;                          // of 64 units; so many are put one by one
 constexpr std::int64_t kMostWork = 300'000'000'000;  // words of bits that are looked at in minutes
@@ -124,7 +102,6 @@ class Pairs {
   [[nodiscard]] bool copies() const { return !in_.copy_ps.empty(); }
 
   PairsStatus order_copies(bool repeats) {
-    if (channels_ > 1 && !repeats && !in_.odd_node.empty()) return PairsStatus::unordered;
     const auto shortest = static_cast<std::size_t>(std::ranges::min_element(in_.bytes) - in_.bytes.begin());
     std::vector<bool> longer(lanes_, false);
     for (std::size_t lane = 0; lane < lanes_; ++lane) {
@@ -135,6 +112,7 @@ class Pairs {
     copied_ = std::ranges::find(longer, true) != longer.end() ? Copies::some_longer : Copies::alike;
     const bool takes = std::ranges::any_of(in_.bytes, [](std::int64_t n) { return n > 0; });
     const std::size_t crossing = takes ? static_cast<std::size_t>(in_.nodes - 1) * group_ : 0, dealt = repeats || channels_ == 1 ? 0 : crossing;
+    if (dealt > 0 && !in_.odd_node.empty()) return deal_orders(longer);
     std::vector<LaneTurns> lanes(lanes_, {std::vector<std::int64_t>(std::max(group_, dealt), 0), 0});
     std::int64_t block = 0;
     for (const Put& p : puts_) {
@@ -156,6 +134,28 @@ class Pairs {
     lanes[p.from].last = std::max(lanes[p.from].last, turn);
   }
 
+  // Orders of copies, of each rank of each node its own.
+  PairsStatus deal_orders(const std::vector<bool>& longer) {
+    const std::size_t between = static_cast<std::size_t>(in_.nodes - 1) * group_;
+    orders_ = std::make_unique<PairOrders>(units_, group_, between, between + group_ - 1, longer);
+    PairTurns turns = dealer();
+    for (std::int32_t turn = 0; turns.next(); ++turn) {
+      for (const PutsOfTurn& some : turns.puts()) {
+        const std::size_t u = std::size_t{64} * some.word, v = u + some.further;
+        const Put& p = puts_[some.row];
+        orders_->put(turn, round_of(p, some.further), p.from, p.to, u, v < units_ ? v : v - units_, some.from);
+      }
+      for (const SinglePut& some : turns.singles()) {
+        const Put& p = puts_[some.row];
+        orders_->put(turn, round_of(p, some.further), p.from, p.to, some.from, some.to, 1);
+      }
+      orders_->end_turn();
+      if (turns.work() > kMostWork) return PairsStatus::too_long;
+    }
+    orders_->find();
+    return PairsStatus::ok;
+  }
+
   // Turns of all puts, where they repeat in no pattern, but are the same in all nodes.
   bool deal_alike(std::span<LaneTurns> lanes) {
     PairTurns turns = dealer();
@@ -172,14 +172,16 @@ class Pairs {
 
   // The copies of both lanes from those on that wait for this put: the receiver's in the same round, the sender's in the one in which the
   // receiver puts to it.
-  [[nodiscard]] After after(std::size_t from, std::size_t to, std::size_t round, std::size_t back) const {
+  // Where each node has an order of its own, of units u and v.
+  [[nodiscard]] After after(std::size_t from, std::size_t to, std::size_t round, std::size_t back, std::size_t u = 0, std::size_t v = 0) const {
     if (!copies()) return {};
-    const PairCopies::Count sender = copies_.of(from, back), receiver = copies_.of(to, round);
+    const PairCopies::Count sender = orders_ ? orders_->of(from, u, back) : copies_.of(from, back);
+    const PairCopies::Count receiver = orders_ ? orders_->of(to, v, round) : copies_.of(to, round);
     return {sender.all, receiver.all, sender.longer, receiver.longer};
   }
 
-  [[nodiscard]] After after(const Put& p, std::size_t further) const {
-    return after(p.from, p.to, round_of(p, further), round_of(p.to, p.from, static_cast<std::size_t>(in_.nodes) - further));
+  [[nodiscard]] After after(const Put& p, std::size_t further, std::size_t u = 0, std::size_t v = 0) const {
+    return after(p.from, p.to, round_of(p, further), round_of(p.to, p.from, static_cast<std::size_t>(in_.nodes) - further), u, v);
   }
 
   // The puts of a block, in the order of service.
@@ -251,16 +253,16 @@ class Pairs {
       lasts_.put(out_.dealt, round_of(p, some.further), p.from, p.to, u, v, some.from);
     }
     const bool wraps = v + count > units_;
-    const After then = after(puts_[some.row], some.further);
-    if (!wraps && !odd(u, count) && !odd(v, count) && std::popcount(some.from) > kSparse) {
+    const After then = orders_ ? After{} : after(puts_[some.row], some.further);
+    if (!orders_ && !wraps && !odd(u, count) && !odd(v, count) && std::popcount(some.from) > kSparse) {
       word_to_({rows, plain() ? &times_[some.row] : nullptr, then, copied_, some.from, u, v});
       return;
     }
     for (std::uint64_t bits = some.from; bits != 0; bits &= bits - 1) {
       const auto i = static_cast<std::size_t>(std::countr_zero(bits));
       const std::size_t from = u + i, at = v + i < units_ ? v + i : v + i - units_;
-      if (odd_[from] || odd_[at]) {
-        one(puts_[some.row], rows, then, from, at);
+      if (orders_ || odd_[from] || odd_[at]) {
+        one(puts_[some.row], rows, orders_ ? after(puts_[some.row], some.further, from, at) : then, from, at);
       } else {
         few(some.row, then, from, at, 1);
       }
@@ -278,7 +280,7 @@ class Pairs {
     if (asked()) lasts_.put(out_.dealt, round, at.from, at.to, some.from, some.to, 1);
     at.a = some.a;
     at.b = some.b;
-    one(at, rows_of(at), after(at, some.further), some.from, some.to);
+    one(at, rows_of(at), after(at, some.further, some.from, some.to), some.from, some.to);
   }
 
   // What each put takes on each NIC; false where a strip of them could take more time than fits.
@@ -446,8 +448,8 @@ class Pairs {
     for (std::size_t k = 1; k < group_; ++k) {
       for (std::size_t lane = 0; lane < lanes_; ++lane) {
         const std::size_t channel = lane / group_, from = lane % group_, to = (from + k) % group_, others = static_cast<std::size_t>(in_.nodes - 1);
-        const After then = after(lane, channel * group_ + to, others * group_ + k - 1, others * group_ + group_ - k - 1);
         for (std::size_t u = 0; u < units_; ++u) {
+          const After then = after(lane, channel * group_ + to, others * group_ + k - 1, others * group_ + group_ - k - 1, u, u);
           const std::size_t a = from * units_ + u, b = to * units_ + u;
           const std::int64_t start = std::max({late(from)[u], late(to)[u], tx[a], rx[b]});
           tx[a] = std::min(start + busy(in_.bytes[channel], in_.near_tx_bytes_per_s[a]), 2 * kLatest);
@@ -474,6 +476,7 @@ class Pairs {
   std::vector<Put> puts_;
   std::vector<Rows> rows_;
   PairCopies copies_;
+  std::unique_ptr<PairOrders> orders_;  // in place of copies_, where each node has its own
   Copies copied_ = Copies::none;
   std::vector<After> after_;  // of a strip of rounds: [rounds][puts of a block]
   PairLasts lasts_;

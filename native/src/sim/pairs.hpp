@@ -14,7 +14,7 @@
 // has one solution: so times repeat as well, and node u stands for u + units. Of equal nodes one is evaluated, which puts to itself.
 //
 // Copies. In place a lane copies what came in a round, once what it put to the same rank has left; its rank ends at the latest of: when either has,
-// and what all copies from that one on take, since a memory makes them one after the other, in an order that is known before (pair_copies.hpp).
+// and what all copies from that one on take, since a memory makes them one after the other, in an order that is known before (pair_copies.hpp, pair_orders.hpp).
 // So each put adds that to when it has left and arrived, and none of these times is kept.
 #pragma once
 
@@ -45,8 +45,7 @@ struct PairsInput {
   Target target = Target::best;
 };
 
-enum class PairsStatus : std::uint8_t { ok = 0, too_long = 1, overflow = 2, bad_input = 3, out_of_memory = 4,
-                                         unordered = 5 };  // copies of several channels in one memory
+enum class PairsStatus : std::uint8_t { ok = 0, too_long = 1, overflow = 2, bad_input = 3, out_of_memory = 4 };
 
 // Of each lane: when all that comes to it is there, and when all that it puts has left; at least when its rank enters. places: where in nominal
 // time it comes to its sum (pair_lasts.hpp); empty where nobody asks. dealt: how many turns there are, where they were dealt for all nodes; else 0.
