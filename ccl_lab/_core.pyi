@@ -117,7 +117,7 @@ def simulate_gathers(columns: dict[str, object]) -> bool: ...                   
 def simulate_exchanges(columns: dict[str, object]) -> tuple[int, int]: ...       # exchanges.hpp: (status, ranks evaluated); into finish_ps
 def simulate_chains(columns: dict[str, object]) -> tuple[int, int, int, int]: ...  # chains.hpp: status, units, units whose times were evaluated, units put in order; into finish_ps
 def simulate_trees(columns: dict[str, object]) -> tuple[int, int, int, int]: ...   # trees.hpp: status, kinds of nodes, rounds of nodes and puts evaluated; into finish_ps
-def simulate_pairs(columns: dict[str, object]) -> tuple[int, int]: ...          # pairs.hpp: status, turns that were dealt; into arrived_ps, left_ps, turns
+def simulate_pairs(columns: dict[str, object]) -> tuple[int, int]: ...          # pairs.hpp: status, turns that were dealt; into arrived_ps, left_ps, places
 def simulate_rails(columns: dict[str, object]) -> int: ...                      # rails.hpp; into arrived_ps, left_ps, seen_ps, near_left_ps
 def simulate_swaps(columns: dict[str, object]) -> int: ...                      # swaps.hpp; into finish_ps
 def simulate_paired(columns: dict[str, object]) -> int: ...                     # paired.hpp; into finish_ps

@@ -16,13 +16,14 @@ class Pairs:
     """In round (d, k) the rank at grid[i, l] puts a part of a block to the one at grid[i + d, l + k], on each channel its own part.
 
     grid: int64[nodes, ranks of a node]; rounds: d = 1, 2, …, nodes - 1, then 0, in each k = 0, 1, …. All puts come at once; then all of
-    them are waited for. keeps: a rank copies its own part before it waits; sums: it adds all of them after it, `flushes`: not before its
-    own puts have left.
+    them are waited for. keeps: a rank copies its own part before it waits; copies: after each wait it copies what came, once what it put to
+    the same rank has left; sums: it adds all of them after the last wait, `flushes`: not before its own puts have left.
     """
 
     grid: np.ndarray
     channels: int
     keeps: bool = False
+    copies: bool = False
     sums: bool = False
     flushes: bool = False
 

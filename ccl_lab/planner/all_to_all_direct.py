@@ -30,10 +30,11 @@ def direct(problem: Problem) -> Builder:
 
 
 def pairs(problem: Problem) -> Pairs | None:
-    """What `direct` repeats; None where nodes differ in size, in place (where blocks are copied as they come), and of all_to_allv."""
-    if problem.grid is None or problem.in_place or problem.counts is not None:
+    """What `direct` repeats; None where nodes differ in size, and of all_to_allv."""
+    if problem.grid is None or problem.counts is not None:
         return None
-    return Pairs(problem.grid, problem.slices(problem.nics_per_rank, problem.block_bytes), keeps=True)
+    channels = problem.slices(problem.nics_per_rank, problem.block_bytes)
+    return Pairs(problem.grid, channels, keeps=not problem.in_place, copies=problem.in_place)
 
 
 def exchange_builder(problem: Problem, algorithm: str, channels: int) -> tuple[Builder, np.ndarray, np.ndarray]:

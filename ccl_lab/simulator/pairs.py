@@ -27,6 +27,8 @@ _OK, _TOO_LONG, _OVERFLOW, _BAD, _OUT_OF_MEMORY = range(5)
 _MOST_PUTS, _MOST_INSIDE = 40_000_000_000, 2_000_000_000
 # Puts of nodes whose lanes have other NICs than those of most: they are dealt out one by one, in minutes.
 _MOST_ODD = 500_000_000
+# Puts that copies of several channels wait for, where each rank of each node makes its copies in an order of its own: 0.1 µs each.
+_MOST_ORDERED = 2_000_000_000
 # Free NICs of a turn, from which on pairs of them are looked at instead of rounds: the fastest of 4, 8, …, 256 among 8,192 ranks.
 _FEW = 16
 
@@ -56,13 +58,19 @@ def pair_finish(pairs: Pairs, topology: Topology, count: int, itemsize: int, lat
         where = [np.where(np.isin(link, changes.link), link, -1) for link in (tx, rx)]
     units = period([*columns.values(), local, *where]) if merge and not len(odd.node) else nodes
     _few(nodes, units, group, pairs.channels)
+    if pairs.copies and pairs.channels > 1 and len(odd.node) and pairs.channels * grid.size**2 > _MOST_ORDERED:
+        raise Inapplicable("channels of a rank copy in one memory, each rank around lost NICs in an order of its own, and at most "
+                           f"{_MOST_ORDERED:,} puts are timed so")
     sizes, lanes = pairs.part_bytes(count, itemsize), pairs.channels * group
     arrived, left = np.zeros(lanes * units, np.int64), np.zeros(lanes * units, np.int64)
-    turns = np.zeros(group * lanes if nodes > 1 else 0, np.int64)
+    copy = np.stack([busy_ps(int(nbytes), local[:units]).T for nbytes in sizes if pairs.copies] or [np.zeros(0, np.int64)]).ravel()
+    if copy.size and copy.max() > 2**60 // (pairs.channels * grid.size):
+        raise too_long()
+    places = np.zeros(lanes * units if pairs.sums else 0, np.int64)
     status, dealt = _core.simulate_pairs({
         "nodes": nodes, "units": units, "group": group, "nics": m, "channels": pairs.channels, "alpha_ps": alpha_ps,
         "nic": nic, "odd_node": odd.node, "odd_nic": odd.nic, "few": few, "bytes": sizes, "arrived_ps": arrived, "left_ps": left,
-        "turns": turns, "links": len(links), "target": target,
+        "places": places, "copy_ps": copy, "flushes": pairs.flushes, "links": len(links), "target": target,
         **{name: np.ascontiguousarray(column[:units].T, np.int64).ravel() for name, column in columns.items()},
         **{name: np.ascontiguousarray(link[:units if changes else 0].T, np.int32).ravel()
            for name, link in (("tx_link", tx), ("rx_link", rx))},
@@ -73,10 +81,11 @@ def pair_finish(pairs: Pairs, topology: Topology, count: int, itemsize: int, lat
     late = late_ps[grid][:units]
     if pairs.keeps:
         finish = np.maximum(finish, late + sum(busy_ps(int(nbytes), local[:units]) for nbytes in sizes))
-    if pairs.sums and dealt and pairs.channels > 1:
-        raise Inapplicable("turns follow no pattern, and channels of a rank add up in one memory")
+    if pairs.copies:  # the others are in `arrived` and `left`
+        finish = np.maximum(finish, late + (grid.size - 1) * copy.reshape(pairs.channels, group, units).sum(axis=0).T)
     if pairs.sums:
-        finish = np.maximum(finish, _summed(pairs, sizes, local[:units], arrived, left, _order(pairs, turns, count)))
+        order = np.argsort(places.reshape(pairs.channels, group, units).transpose(0, 2, 1), axis=0, kind="stable")
+        finish = np.maximum(finish, _summed(pairs, sizes, local[:units], arrived, left, order))
     out = np.empty(topology.n_ranks, np.int64)
     out[grid] = np.tile(finish, (nodes // units, 1))
     return out, {"units": units, "puts": (nodes - 1) * units * group * group * pairs.channels, **({"turns": dealt} if dealt else {})}
@@ -123,32 +132,11 @@ def _check(status: int) -> None:
 
 
 def _summed(pairs: Pairs, sizes: I64, local: I64, arrived: I64, left: I64, order: I64) -> I64:
-    """When each rank has added up what came, [units, group]; order: channels of each rank of a node, [channels, group]."""
+    """When each rank has added up what came, [units, group]; order: its channels as they come to their sums, which are of one memory,
+    [channels, units, group]."""
     n, memory = pairs.grid.size, np.zeros(local.shape, np.int64)
     ready = np.maximum(arrived, left) if pairs.flushes else arrived
     each = np.stack([busy_ps(int(nbytes) * n, local) for nbytes in sizes])
     for turn in order:
-        rank = np.arange(len(turn))
-        memory = np.maximum(memory, ready[turn, :, rank].T) + each[turn, :, rank].T
+        memory = np.maximum(memory, np.take_along_axis(ready, turn[None], axis=0)[0]) + np.take_along_axis(each, turn[None], axis=0)[0]
     return memory
-
-
-def _order(pairs: Pairs, turns: I64, count: int) -> I64:
-    """Channels of each rank of a node in the order in which they come to their sums, i64[channels, group].
-
-    In nominal time a part takes a tick, and a put leaves at the end of its turn; each wait comes a place after the one before, or at the
-    tick of what it waits for.
-    """
-    (nodes, group), channels = pairs.grid.shape, pairs.channels
-    batch = np.full((channels, group), pairs.grid.size, np.int64)
-    if channels == 1 or nodes == 1 or not count:
-        return np.argsort(batch, axis=0, kind="stable")
-    turn = turns.reshape(group, channels, group)
-    d, k = np.arange(nodes - 1)[:, None] * (int(turns.max()) + 1), np.arange(group)
-    place = pairs.grid.size - 2 - np.arange((nodes - 1) * group).reshape(nodes - 1, group)  # waits that are to come
-    for c, rank in np.ndindex(channels, group):
-        leaves = d + turn[k, c, (rank - k) % group] + 1
-        batch[c, rank] = max(int(((leaves << 30) + place).max()), pairs.grid.size - 1) + 1
-        if pairs.flushes:
-            batch[c, rank] = max(int(batch[c, rank]), (int(d[-1, 0] + turn[:, c, rank].max() + 1) << 30) - 1)
-    return np.argsort(batch, axis=0, kind="stable")

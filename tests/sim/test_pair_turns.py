@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from ccl_lab import _core
-from ccl_lab.errors import Inapplicable
-from ccl_lab.planner import outline
+from ccl_lab.planner import outline, plan
 from ccl_lab.simulation import simulate
-from ccl_lab.simulator import exact_times, finish_times
+from ccl_lab.simulator import exact_times, finish_times, pairs
+from ccl_lab.simulator.pairs import _summed as summed
 from ccl_lab.simulator.pairs import pair_finish
 from ccl_lab.topo import Topology
 
@@ -55,11 +57,7 @@ def test_turns_without_a_pattern_are_dealt_as_in_the_table_of_ops(name: tuple[st
         if case is None:
             continue
         want, changes = case.wanted(change=True)
-        try:
-            ends, how = case.found(pair_finish, case.outlined.pairs, changes, few=FEW[seed % len(FEW)])
-        except Inapplicable as why:
-            assert "add up in one memory" in str(why), seed
-            continue
+        ends, how = case.found(pair_finish, case.outlined.pairs, changes, few=FEW[seed % len(FEW)])
         assert ends == want, seed
         compared, many = compared + ("turns" in how), many + ("turns" in how and case.topology.n_nodes > 64)
     assert compared >= 12 and (many >= 1 or name[0] == "all_reduce"), (compared, many)
@@ -67,7 +65,47 @@ def test_turns_without_a_pattern_are_dealt_as_in_the_table_of_ops(name: tuple[st
 
 def test_turns_without_a_pattern_are_dealt_as_by_the_oracle() -> None:
     cases = (draw(1000 + seed, DIRECT[seed % 4], most_nodes=5) for seed in range(80))
-    assert equal_to_the_oracle(cases, pair_finish, "pairs", 3_000, may_refuse=True) >= 10
+    assert equal_to_the_oracle(cases, pair_finish, "pairs", 3_000) >= 10
+
+
+def sums_in_one_memory(seed: int) -> Drawn | None:
+    """Ranks with several channels, lost NICs, and memories as slow as NICs or slower, so that the order of sums tells."""
+    rng = np.random.default_rng([seed, 56])
+    topology = with_lost_nics(rng, int(rng.choice([6, 6, 6, 30, 90])))
+    if rng.random() < 0.8:
+        topology = topology.replace(local_bytes_per_s=rng.integers(10**8, 10**12, topology.n_ranks))
+    name, nbytes = ("all_reduce", "reduce_scatter")[seed % 2], some_bytes(rng)
+    options = {"algorithm": "direct", "in_place": bool(rng.random() < 0.5), "channels": int(rng.integers(2, 6))}
+    outlined = outline(name, topology, nbytes, **options)
+    if outlined.ops_about > 30_000:
+        return None
+    late = {rank: f"{int(rng.integers(1, 10**8))}ps" for rank in range(topology.n_ranks) if rng.random() < 0.1}
+    return Drawn(plan(name, topology, nbytes, **options), outlined, topology, late, float(rng.choice([0, 3e-6])), rng)
+
+
+def test_channels_of_a_rank_add_up_in_the_order_of_nominal_time() -> None:
+    """Other orders end at other times, often enough: they are not by chance the same."""
+    dealt = otherwise = many = 0
+    for seed in range(110):
+        case = sums_in_one_memory(seed)
+        if case is None:
+            continue
+        want, changes = case.wanted(change=True)
+        ends, how = case.found(pair_finish, case.outlined.pairs, changes, few=FEW[seed % len(FEW)], merge=seed % 3 > 0)
+        assert ends == want, seed
+        dealt, many = dealt + ("turns" in how), many + ("turns" in how and case.topology.n_nodes > 64)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(pairs, "_summed", in_the_order_of_channels)
+            otherwise += case.found(pair_finish, case.outlined.pairs, changes)[0] != want
+    assert dealt >= 40 and many >= 2 and otherwise >= 12, (dealt, many, otherwise)
+
+
+def in_the_order_of_channels(*given: Any) -> Any:
+    return summed(*given[:-1], np.broadcast_to(np.arange(len(given[-1]))[:, None, None], given[-1].shape))
+
+
+def test_channels_of_a_rank_add_up_as_by_the_oracle() -> None:
+    assert equal_to_the_oracle((sums_in_one_memory(1000 + seed) for seed in range(30)), pair_finish, "pairs", 1_500) >= 8
 
 
 @pytest.mark.parametrize("target", _core.vector_targets())
@@ -107,3 +145,13 @@ def test_3000_ranks_that_share_nics_unevenly() -> None:
     uneven = Topology.cluster(nodes=600, gpus_per_node=5, nics_per_node=2)
     found, how = times(outline("all_gather", uneven, "1GiB", algorithm="direct"), uneven)
     assert how["units"] == 1 and how["turns"] >= 3 * 5 * 599 and len(np.unique(np.reshape(found, (-1, 5)), axis=0)) == 1
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "reduce_scatter"])
+def test_2048_ranks_with_two_channels_around_a_lost_nic(name: str) -> None:
+    """Two NICs a rank, one of them gone: its channel goes over the other one, and nobody ends earlier for it."""
+    whole = Topology.cluster(nodes=512, gpus_per_node=4, nics_per_node=8, nic_gbits_per_s=200)
+    gone = whole.without((7, 2))
+    (before, _), (after, how) = (finish_times(outline(name, each, "1GiB", algorithm="direct"), each) for each in (whole, gone))
+    assert how == {"as": "pairs", "units": 512, "puts": 511 * 512 * 32, "turns": 4088}
+    assert (after >= before).all() and after.max() > before.max()

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <functional>
+#include <memory>
 #include <new>
 #include <tuple>
 #include <utility>
@@ -11,6 +12,11 @@
 
 #include "changes.hpp"
 #include "order.hpp"
+#include "pair_copies.hpp"
+#include "pair_inputs.hpp"
+#include "pair_lasts.hpp"
+#include "pair_orders.hpp"
+#include "pair_puts.hpp"
 #include "pair_turns.hpp"
 #include "stream.hpp"
 #include "vectors.hpp"
@@ -27,117 +33,11 @@ struct Put {
   std::int64_t turn;
 };
 
-bool good(const PairsInput& in, const PairsOutput& out) {
-  const auto all = [](const auto& column, auto is_good) { return std::all_of(column.begin(), column.end(), is_good); };
-  const auto time = [](std::int64_t v) { return v >= 0 && v < std::int64_t{1} << 58; };
-  if (in.nodes < 1 || in.units < 1 || in.nodes % in.units != 0 || in.group < 1 || in.nics < 0 || in.channels < 1 || !time(in.alpha_ps)) return false;
-  const auto units = static_cast<std::size_t>(in.units), ranks = static_cast<std::size_t>(in.group) * units;
-  const auto lanes = static_cast<std::size_t>(in.channels * in.group), nics = static_cast<std::size_t>(in.nics) * units;
-  for (const auto& column : {in.tx_bytes_per_s, in.tx_latency_ps, in.rx_bytes_per_s, in.rx_latency_ps})
-    if (column.size() != nics || !all(column, [](std::int64_t v) { return v >= 0; })) return false;
-  for (const auto& column : {in.near_tx_bytes_per_s, in.near_tx_latency_ps, in.near_rx_bytes_per_s, in.near_rx_latency_ps, in.late_ps})
-    if (column.size() != ranks || !all(column, [](std::int64_t v) { return v >= 0; })) return false;
-  const bool crosses = in.nodes > 1;
-  if (in.nic.size() != (crosses ? lanes : 0) || !all(in.nic, [&](std::int32_t v) { return v >= 0 && v < in.nics; })) return false;
-  const std::size_t odd = in.odd_node.size();
-  if (odd > 0 && (!crosses || in.units != in.nodes || !std::ranges::is_sorted(in.odd_node))) return false;
-  if (in.odd_nic.size() != odd * lanes || !all(in.odd_nic, [&](std::int32_t v) { return v >= 0 && v < in.nics; })) return false;
-  if (!all(in.odd_node, [&](std::int32_t v) { return v >= 0 && v < in.nodes; }) || in.few < 0) return false;
-  if (in.bytes.size() != static_cast<std::size_t>(in.channels) || !all(in.bytes, time) || !all(in.late_ps, time)) return false;
-  if (!Changes::good(in.changes, static_cast<std::size_t>(std::max<std::int64_t>(in.links, 0)))) return false;
-  for (const auto& ids : {in.tx_link, in.rx_link})
-    if (ids.size() != (in.changes.link.empty() ? 0 : nics) || !all(ids, [&](std::int32_t v) { return v >= 0 && v < in.links; })) return false;
-  return runs(in.target) && out.arrived_ps.size() == lanes * units && out.left_ps.size() == lanes * units &&
-         out.turns.size() == (crosses ? static_cast<std::size_t>(in.group) * lanes : 0);
-}
-
-// A put of all units to those so many further on: rows of units, from the first one on.
-struct Rows {
-  std::int64_t *a, *b, *left, *arrived;
-  const std::int64_t *time_a, *time_b, *latency_a, *latency_b, *late_from, *late_to;
-};
-
-constexpr int kSparse = 12;                               // of 64 units; so many are put one by one
-constexpr std::int64_t kMostWork = 300'000'000'000;       // words of bits that are looked at in minutes
-
-// What it does to `count` units from u on, which put to those from v on.
-[[gnu::always_inline]] inline void put(const Rows& rows, std::size_t u, std::size_t v, std::size_t count) {
-#pragma GCC ivdep
-  for (std::size_t w = 0; w < count; ++w) {
-    const std::int64_t start = std::max(std::max(rows.late_from[u + w], rows.late_to[v + w]), std::max(rows.a[u + w], rows.b[v + w]));
-    rows.a[u + w] = start + rows.time_a[u + w];
-    rows.b[v + w] = start + rows.time_b[v + w];
-    const std::int64_t leaves = std::max(rows.a[u + w], rows.b[v + w]);
-    rows.left[u + w] = std::max(rows.left[u + w], leaves);
-    rows.arrived[v + w] = std::max(rows.arrived[v + w], leaves + rows.latency_a[u + w] + rows.latency_b[v + w]);
-  }
-}
-
-// The same between units that are *plain*: all NICs take as long, have the same latencies, and no rank is late. Then both NICs are free when the
-// last byte leaves, so that it follows from when they are free at last when all has left and arrived.
-[[gnu::always_inline]] inline void put_plainly(const Rows& rows, std::int64_t time, std::size_t u, std::size_t v, std::size_t count) {
-#pragma GCC ivdep
-  for (std::size_t w = 0; w < count; ++w) rows.a[u + w] = rows.b[v + w] = std::max(rows.a[u + w], rows.b[v + w]) + time;
-}
-
-struct Block {
-  std::span<const Rows> rows;
-  std::span<const std::int64_t> times;  // of plain ones; empty: not plain
-};
-
-[[gnu::always_inline]] inline void puts_of(const Block& block, std::size_t u, std::size_t v) {
-  if (block.times.empty()) {
-    for (const Rows& each : block.rows) put(each, u, v, kWide);
-  } else {
-    for (std::size_t i = 0; i < block.rows.size(); ++i) put_plainly(block.rows[i], block.times[i], u, v, kWide);
-  }
-}
+constexpr int kSparse = 12;                          // of 64 units; so many are put one by one
+constexpr std::int64_t kMostWork = 300'000'000'000;  // words of bits that are looked at in minutes
 
 CCL_FOR_TARGETS(puts, (const Block& block, std::size_t u, std::size_t v), puts_of(block, u, v))
-
-// Those of 64 units in a row that `from` says.
-[[gnu::always_inline]] inline void put_some(const Rows& rows, std::uint64_t from, std::size_t u, std::size_t v) {
-#pragma GCC ivdep
-  for (std::size_t w = 0; w < 64; ++w) {
-    const bool puts = (from >> w & 1) != 0;
-    const std::int64_t start = std::max(std::max(rows.late_from[u + w], rows.late_to[v + w]), std::max(rows.a[u + w], rows.b[v + w]));
-    const std::int64_t a = start + rows.time_a[u + w], b = start + rows.time_b[v + w], leaves = std::max(a, b);
-    rows.a[u + w] = puts ? a : rows.a[u + w];
-    rows.b[v + w] = puts ? b : rows.b[v + w];
-    rows.left[u + w] = puts ? std::max(rows.left[u + w], leaves) : rows.left[u + w];
-    const std::int64_t arrives = std::max(rows.arrived[v + w], leaves + rows.latency_a[u + w] + rows.latency_b[v + w]);
-    rows.arrived[v + w] = puts ? arrives : rows.arrived[v + w];
-  }
-}
-
-[[gnu::always_inline]] inline void put_some_plainly(const Rows& rows, std::int64_t time, std::uint64_t from, std::size_t u, std::size_t v) {
-#pragma GCC ivdep
-  for (std::size_t w = 0; w < 64; ++w) {
-    const std::int64_t leaves = std::max(rows.a[u + w], rows.b[v + w]) + time;
-    const bool puts = (from >> w & 1) != 0;
-    rows.a[u + w] = puts ? leaves : rows.a[u + w];
-    rows.b[v + w] = puts ? leaves : rows.b[v + w];
-  }
-}
-
-// time: of plain ones, or nullptr.
-struct Word {
-  const Rows& rows;
-  const std::int64_t* time;
-  std::uint64_t from;
-  std::size_t u, v;
-};
-
-[[gnu::always_inline]] inline void put_word(const Word& word) {
-  const bool all = word.from == ~std::uint64_t{0};
-  if (word.time != nullptr) {
-    all ? put_plainly(word.rows, *word.time, word.u, word.v, 64) : put_some_plainly(word.rows, *word.time, word.from, word.u, word.v);
-  } else {
-    all ? put(word.rows, word.u, word.v, 64) : put_some(word.rows, word.from, word.u, word.v);
-  }
-}
-
-CCL_FOR_TARGETS(word, (const Word& puts), put_word(puts))
+CCL_FOR_TARGETS(word, (const Word& puts), any_word(puts))
 
 class Pairs {
  public:
@@ -145,18 +45,22 @@ class Pairs {
       : in_(in), out_(out), units_(static_cast<std::size_t>(in.units)), group_(static_cast<std::size_t>(in.group)),
         nics_(static_cast<std::size_t>(in.nics)), channels_(static_cast<std::size_t>(in.channels)), lanes_(channels_ * group_),
         changes_(in.changes, static_cast<std::size_t>(std::max<std::int64_t>(in.links, 0))),
-        table_(2 * lanes_ + group_ + (5 + 2 * channels_) * nics_, units_), puts_to_(puts_for(in.target)), word_to_(word_for(in.target)) {}
+        table_(2 * lanes_ + 3 * group_ + (5 + 2 * channels_) * nics_, units_),
+        lasts_(static_cast<std::size_t>(in.nodes), units_, lanes_, group_), puts_to_(puts_for(in.target)),
+        word_to_(word_for(in.target)) {}
 
   PairsStatus run() {
     for (std::size_t rank = 0; rank < group_; ++rank) fill(late(rank), in_.late_ps, rank);
     for (std::size_t lane = 0; lane < lanes_; ++lane)
       for (std::int64_t* const row : {left(lane), arrived(lane)}) fill(row, in_.late_ps, lane % group_);
+    const bool repeats = in_.nodes == 1 || (deal() && in_.odd_node.empty());
+    if (const PairsStatus status = copies() ? order_copies(repeats) : PairsStatus::ok; status != PairsStatus::ok) return status;
     if (in_.nodes > 1) {
-      const bool repeats = deal() && in_.odd_node.empty();
       if (!prepare()) return PairsStatus::overflow;
       const PairsStatus status = repeats ? by_blocks() : by_turns();
       if (status != PairsStatus::ok) return status;
     }
+    if (asked() && in_.nodes > 1) lasts_.places(in_.flushes, out_.places);
     if (plain()) settle();
     inside();
     for (std::size_t lane = 0; lane < lanes_; ++lane) {
@@ -172,7 +76,9 @@ class Pairs {
   std::int64_t* left(std::size_t lane) { return table_[lane]; }
   std::int64_t* arrived(std::size_t lane) { return table_[lanes_ + lane]; }
   std::int64_t* late(std::size_t rank) { return table_[2 * lanes_ + rank]; }
-  std::int64_t* of_nics(std::size_t kind, std::size_t nic) { return table_[2 * lanes_ + group_ + kind * nics_ + nic]; }
+  std::int64_t* copy(std::size_t rank) { return table_[2 * lanes_ + group_ + rank]; }  // what one takes
+  std::int64_t* longer(std::size_t rank) { return table_[2 * lanes_ + 2 * group_ + rank]; }  // and a longer one more
+  std::int64_t* of_nics(std::size_t kind, std::size_t nic) { return table_[2 * lanes_ + 3 * group_ + kind * nics_ + nic]; }
   std::int64_t* tx(std::size_t nic) { return of_nics(0, nic); }  // when it is free
   std::int64_t* rx(std::size_t nic) { return of_nics(1, nic); }
   std::int64_t* latency_tx(std::size_t nic) { return of_nics(2, nic); }
@@ -181,6 +87,102 @@ class Pairs {
   std::int64_t* time_tx(std::size_t channel, std::size_t nic) { return of_nics(5 + 2 * channel, nic); }  // of a put
   std::int64_t* time_rx(std::size_t channel, std::size_t nic) { return of_nics(6 + 2 * channel, nic); }
   void fill(std::int64_t* row, std::span<const std::int64_t> column, std::size_t i) { std::ranges::copy(column.subspan(i * units_, units_), row); }
+
+  // Whether it matters where lanes come to their sums: not in nominal time in which nothing takes a tick.
+  [[nodiscard]] bool asked() const {
+    return !out_.places.empty() && channels_ > 1 && std::ranges::any_of(in_.bytes, [](std::int64_t n) { return n > 0; });
+  }
+
+  // The round in which lane `from` puts to the lane `to` of those so many nodes further on.
+  [[nodiscard]] std::size_t round_of(std::size_t from, std::size_t to, std::size_t further) const {
+    return (further - 1) * group_ + (to + group_ - from) % group_;
+  }
+  [[nodiscard]] std::size_t round_of(const Put& p, std::size_t further) const { return round_of(p.from, p.to, further); }
+
+  [[nodiscard]] bool copies() const { return !in_.copy_ps.empty(); }
+
+  PairsStatus order_copies(bool repeats) {
+    const auto shortest = static_cast<std::size_t>(std::ranges::min_element(in_.bytes) - in_.bytes.begin());
+    std::vector<bool> longer(lanes_, false);
+    for (std::size_t lane = 0; lane < lanes_; ++lane) {
+      longer[lane] = in_.bytes[lane / group_] > in_.bytes[shortest];
+      if (longer[lane]) some_longer(lane, shortest * group_ + lane % group_);
+      if (lane < group_) fill(copy(lane), in_.copy_ps, shortest * group_ + lane);
+    }
+    copied_ = std::ranges::find(longer, true) != longer.end() ? Copies::some_longer : Copies::alike;
+    const bool takes = std::ranges::any_of(in_.bytes, [](std::int64_t n) { return n > 0; });
+    const std::size_t crossing = takes ? static_cast<std::size_t>(in_.nodes - 1) * group_ : 0, dealt = repeats || channels_ == 1 ? 0 : crossing;
+    if (dealt > 0 && !in_.odd_node.empty()) return deal_orders(longer);
+    std::vector<LaneTurns> lanes(lanes_, {std::vector<std::int64_t>(std::max(group_, dealt), 0), 0});
+    std::int64_t block = 0;
+    for (const Put& p : puts_) {
+      note(lanes, p, (p.to + group_ - p.from) % group_, p.turn);
+      block = std::max(block, p.turn + 1);
+    }
+    if (dealt > 0 && !deal_alike(lanes)) return PairsStatus::too_long;
+    copies_ = PairCopies(static_cast<std::size_t>(in_.nodes) * group_ - 1, group_, longer, crossing, block, lanes);
+    return PairsStatus::ok;
+  }
+
+  // Copies of a lane take longer than those of the other one, of the same rank.
+  void some_longer(std::size_t lane, std::size_t than) {
+    for (std::size_t u = 0; u < units_; ++u) longer(lane % group_)[u] = in_.copy_ps[lane * units_ + u] - in_.copy_ps[than * units_ + u];
+  }
+
+  static void note(std::span<LaneTurns> lanes, const Put& p, std::size_t round, std::int64_t turn) {
+    lanes[p.to].coming[round] = turn;
+    lanes[p.from].last = std::max(lanes[p.from].last, turn);
+  }
+
+  // Orders of copies, of each rank of each node its own.
+  PairsStatus deal_orders(const std::vector<bool>& longer) {
+    const std::size_t between = static_cast<std::size_t>(in_.nodes - 1) * group_;
+    orders_ = std::make_unique<PairOrders>(units_, group_, between, between + group_ - 1, longer);
+    PairTurns turns = dealer();
+    for (std::int32_t turn = 0; turns.next(); ++turn) {
+      for (const PutsOfTurn& some : turns.puts()) {
+        const std::size_t u = std::size_t{64} * some.word, v = u + some.further;
+        const Put& p = puts_[some.row];
+        orders_->put(turn, round_of(p, some.further), p.from, p.to, u, v < units_ ? v : v - units_, some.from);
+      }
+      for (const SinglePut& some : turns.singles()) {
+        const Put& p = puts_[some.row];
+        orders_->put(turn, round_of(p, some.further), p.from, p.to, some.from, some.to, 1);
+      }
+      orders_->end_turn();
+      if (turns.work() > kMostWork) return PairsStatus::too_long;
+    }
+    orders_->find();
+    return PairsStatus::ok;
+  }
+
+  // Turns of all puts, where they repeat in no pattern, but are the same in all nodes.
+  bool deal_alike(std::span<LaneTurns> lanes) {
+    PairTurns turns = dealer();
+    for (std::int64_t turn = 0; turns.next(); ++turn) {
+      for (const SinglePut& some : turns.singles()) note(lanes, puts_[some.row], round_of(puts_[some.row], some.further), turn);
+      if (turns.work() > kMostWork) return false;
+    }
+    return true;
+  }
+
+  [[nodiscard]] PairTurns dealer() const {
+    return PairTurns({static_cast<std::size_t>(in_.nodes), group_, channels_, nics_, in_.nic, in_.odd_node, in_.odd_nic, static_cast<std::size_t>(in_.few)});
+  }
+
+  // The copies of both lanes from those on that wait for this put: the receiver's in the same round, the sender's in the one in which the
+  // receiver puts to it.
+  // Where each node has an order of its own, of units u and v.
+  [[nodiscard]] After after(std::size_t from, std::size_t to, std::size_t round, std::size_t back, std::size_t u = 0, std::size_t v = 0) const {
+    if (!copies()) return {};
+    const PairCopies::Count sender = orders_ ? orders_->of(from, u, back) : copies_.of(from, back);
+    const PairCopies::Count receiver = orders_ ? orders_->of(to, v, round) : copies_.of(to, round);
+    return {sender.all, receiver.all, sender.longer, receiver.longer};
+  }
+
+  [[nodiscard]] After after(const Put& p, std::size_t further, std::size_t u = 0, std::size_t v = 0) const {
+    return after(p.from, p.to, round_of(p, further), round_of(p.to, p.from, static_cast<std::size_t>(in_.nodes) - further), u, v);
+  }
 
   // The puts of a block, in the order of service.
   bool deal() {
@@ -193,7 +195,6 @@ class Pairs {
         const auto a = static_cast<std::size_t>(in_.nic[from]), b = static_cast<std::size_t>(in_.nic[to]);
         const std::int64_t turn = turns.next(static_cast<std::int32_t>(a), static_cast<std::int32_t>(nics_ + b));
         puts_.push_back({from, to, a, b, channel, from % group_, to % group_, turn});
-        out_.turns[k * lanes_ + from] = turn;
         ++used[a];
         ++used[nics_ + b];
         most = std::max(most, turn + 1);
@@ -209,9 +210,17 @@ class Pairs {
     // Strips of rounds that stay in a cache; few units do anyway.
     const std::size_t strip = units_ >= 4 * kWide ? kWide : 1, nodes = static_cast<std::size_t>(in_.nodes);
     for (std::size_t d = 1; d < nodes; d += strip) {
-      strips(units_, d, std::min(strip, nodes - d), [&](std::size_t further, std::size_t u, std::size_t end) { round(further % units_, u, end); });
+      after_.clear();
+      for (std::size_t further = d; copies() && further < std::min(d + strip, nodes); ++further)
+        for (const Put& p : puts_) after_.push_back(after(p, further));
+      strips(units_, d, std::min(strip, nodes - d), [&](std::size_t further, std::size_t u, std::size_t end) {
+        round(further % units_, copies() ? after_.data() + (further - d) * puts_.size() : nullptr, u, end);
+      });
       if (late_nics()) return PairsStatus::overflow;
     }
+    const std::int64_t before = (in_.nodes - 2) * (puts_.back().turn + 1);
+    for (const Put& p : puts_)
+      if (asked()) lasts_.put(before + p.turn, round_of(p, nodes - 1), p.from, p.to);
     return PairsStatus::ok;
   }
 
@@ -223,14 +232,14 @@ class Pairs {
 
   // Turn by turn, each for all nodes; where these are alike the turns of one are those of all.
   PairsStatus by_turns() {
-    PairTurns turns({static_cast<std::size_t>(in_.nodes), group_, channels_, nics_, in_.nic, in_.odd_node, in_.odd_nic, static_cast<std::size_t>(in_.few)});
+    PairTurns turns = dealer();
+    if (asked() && !in_.odd_node.empty()) lasts_.count_puts(static_cast<std::uint64_t>(in_.nodes - 1) * group_);
     while (turns.next()) {
       for (const PutsOfTurn& some : turns.puts()) word(some);
       for (const SinglePut& some : turns.singles()) single(some);
       if (++out_.dealt % kWide == 0 && late_nics()) return PairsStatus::overflow;
       if (turns.work() > kMostWork) return PairsStatus::too_long;
     }
-    std::ranges::fill(out_.turns, -1);
     return late_nics() ? PairsStatus::overflow : PairsStatus::ok;
   }
 
@@ -239,29 +248,39 @@ class Pairs {
     const Rows& rows = rows_[some.row];
     const std::size_t u = std::size_t{64} * some.word, to = u + some.further, v = to < units_ ? to : to - units_;
     const std::size_t count = std::min<std::size_t>(64, units_ - u);
+    if (asked()) {
+      const Put& p = puts_[some.row];
+      lasts_.put(out_.dealt, round_of(p, some.further), p.from, p.to, u, v, some.from);
+    }
     const bool wraps = v + count > units_;
-    if (!wraps && !odd(u, count) && !odd(v, count) && std::popcount(some.from) > kSparse) {
-      word_to_({rows, plain() ? &times_[some.row] : nullptr, some.from, u, v});
+    const After then = orders_ ? After{} : after(puts_[some.row], some.further);
+    if (!orders_ && !wraps && !odd(u, count) && !odd(v, count) && std::popcount(some.from) > kSparse) {
+      word_to_({rows, plain() ? &times_[some.row] : nullptr, then, copied_, some.from, u, v});
       return;
     }
     for (std::uint64_t bits = some.from; bits != 0; bits &= bits - 1) {
       const auto i = static_cast<std::size_t>(std::countr_zero(bits));
       const std::size_t from = u + i, at = v + i < units_ ? v + i : v + i - units_;
-      if (odd_[from] || odd_[at]) {
-        one(puts_[some.row], rows, from, at);
+      if (orders_ || odd_[from] || odd_[at]) {
+        one(puts_[some.row], rows, orders_ ? after(puts_[some.row], some.further, from, at) : then, from, at);
       } else {
-        plain() ? put_plainly(rows, times_[some.row], from, at, 1) : put(rows, from, at, 1);
+        few(some.row, then, from, at, 1);
       }
     }
   }
 
   // A put that has NICs of its own; where one node is dealt for, all nodes put so.
   void single(const SinglePut& some) {
-    if (in_.odd_node.empty()) return row(some.row, some.further % units_, 0, units_);
     Put at = puts_[some.row];
+    const std::size_t round = round_of(at, some.further);
+    if (in_.odd_node.empty()) {
+      if (asked()) lasts_.put(out_.dealt, round, at.from, at.to);
+      return row(some.row, some.further, 0, units_);
+    }
+    if (asked()) lasts_.put(out_.dealt, round, at.from, at.to, some.from, some.to, 1);
     at.a = some.a;
     at.b = some.b;
-    one(at, rows_of(at), some.from, some.to);
+    one(at, rows_of(at), after(at, some.further, some.from, some.to), some.from, some.to);
   }
 
   // What each put takes on each NIC; false where a strip of them could take more time than fits.
@@ -291,14 +310,14 @@ class Pairs {
 
   Rows rows_of(const Put& p) {
     return {tx(p.a), rx(p.b), left(p.from), arrived(p.to), time_tx(p.size, p.a), time_rx(p.size, p.b), latency_tx(p.a), latency_rx(p.b),
-            late(p.from_rank), late(p.to_rank)};
+            late(p.from_rank), late(p.to_rank), copy(p.from_rank), copy(p.to_rank), longer(p.from_rank), longer(p.to_rank)};
   }
 
   // Where most units are plain, and each NIC serves one lane, the others are odd, and theirs are timed put by put.
   void find_plain() {
     std::vector<bool> used(nics_, false);
     for (const std::int32_t nic : in_.nic) used[static_cast<std::size_t>(nic)] = true;
-    if (lanes_ != nics_ || !std::ranges::all_of(used, std::identity{}) || units_ < 4 * kWide) return;
+    if (lanes_ != nics_ || !std::ranges::all_of(used, std::identity{}) || units_ < 4 * kWide || copies()) return;
     std::vector<bool> odd(odd_);
     const std::size_t like = most_common();
     std::size_t found = 0;
@@ -358,16 +377,16 @@ class Pairs {
     return (nbytes > 0 ? in_.alpha_ps : 0) + std::min(duration_ps(nbytes, rate), kLatest);
   }
 
-  // Units u to `end` put to those that are d further on.
-  void round(std::size_t d, std::size_t u, std::size_t end) {
+  // Units u to `end` put to those that are d further on; after: of each put of a block, or nullptr.
+  void round(std::size_t d, const After* after, std::size_t u, std::size_t end) {
     while (u < end) {
       const std::size_t v = (u + d) % units_, count = std::min({kWide, end - u, units_ - v});
       if (odd(u, count) || odd(v, count)) {
-        for (std::size_t i = 0; i < count; ++i) block(u + i, v + i);
+        for (std::size_t i = 0; i < count; ++i) block(after, u + i, v + i);
       } else if (count == kWide) {
-        puts_to_({rows_, times_}, u, v);
+        puts_to_({rows_, times_, after, copied_}, u, v);
       } else {
-        for (std::size_t i = 0; i < rows_.size(); ++i) plain() ? put_plainly(rows_[i], times_[i], u, v, count) : put(rows_[i], u, v, count);
+        for (std::size_t i = 0; i < rows_.size(); ++i) few(i, after != nullptr ? after[i] : After{}, u, v, count);
       }
       u += count;
     }
@@ -375,26 +394,34 @@ class Pairs {
 
   [[nodiscard]] bool odd(std::size_t first, std::size_t count) const { return odd_before_[first + count] != odd_before_[first]; }
 
-  // The puts of one row, of units u to `end` to those d further on.
-  void row(std::size_t i, std::size_t d, std::size_t u, std::size_t end) {
+  // A put of units that are not odd.
+  void few(std::size_t i, const After& after, std::size_t u, std::size_t v, std::size_t count) {
+    if (plain()) return put_plainly(rows_[i], times_[i], u, v, count);
+    if (!copies()) return put<Copies::none>(rows_[i], after, u, v, count);
+    put<Copies::some_longer>(rows_[i], after, u, v, count);
+  }
+
+  // The puts of one row, of units u to `end` to those so many further on.
+  void row(std::size_t i, std::size_t further, std::size_t u, std::size_t end) {
+    const After then = after(puts_[i], further);
     while (u < end) {
-      const std::size_t v = (u + d) % units_, count = std::min({kWide, end - u, units_ - v});
+      const std::size_t v = (u + further) % units_, count = std::min({kWide, end - u, units_ - v});
       if (odd(u, count) || odd(v, count)) {
-        for (std::size_t w = 0; w < count; ++w) one(puts_[i], rows_[i], u + w, v + w);
+        for (std::size_t w = 0; w < count; ++w) one(puts_[i], rows_[i], then, u + w, v + w);
       } else {
-        plain() ? put_plainly(rows_[i], times_[i], u, v, count) : put(rows_[i], u, v, count);
+        few(i, then, u, v, count);
       }
       u += count;
     }
   }
 
   // A block of one unit to one other.
-  void block(std::size_t u, std::size_t v) {
-    for (std::size_t i = 0; i < puts_.size(); ++i) one(puts_[i], rows_[i], u, v);
+  void block(const After* after, std::size_t u, std::size_t v) {
+    for (std::size_t i = 0; i < puts_.size(); ++i) one(puts_[i], rows_[i], after != nullptr ? after[i] : After{}, u, v);
   }
 
   // One put of one unit to one other, whatever they are like.
-  void one(const Put& p, const Rows& at, std::size_t u, std::size_t v) {
+  void one(const Put& p, const Rows& at, const After& after, std::size_t u, std::size_t v) {
     if (plain()) settle(p, v);
     const std::int64_t start = std::max({at.late_from[u], at.late_to[v], at.a[u], at.b[v]});
     at.a[u] = start + at.time_a[u];
@@ -405,8 +432,8 @@ class Pairs {
       at.b[v] = through(start, p, in_.rx_link[b], at.time_b[v], in_.rx_bytes_per_s[b]);
     }
     const std::int64_t leaves = std::max(at.a[u], at.b[v]);
-    at.left[u] = std::max(at.left[u], leaves);
-    at.arrived[v] = std::max(at.arrived[v], leaves + at.latency_a[u] + at.latency_b[v]);
+    at.left[u] = std::max(at.left[u], leaves + after_left<Copies::some_longer>(at, after, u));
+    at.arrived[v] = std::max(at.arrived[v], leaves + at.latency_a[u] + at.latency_b[v] + after_arrived<Copies::some_longer>(at, after, v));
     if (plain()) settled(p.b)[v] = at.b[v];
   }
 
@@ -420,16 +447,18 @@ class Pairs {
     Times tx(group_ * units_, 0), rx(tx);
     for (std::size_t k = 1; k < group_; ++k) {
       for (std::size_t lane = 0; lane < lanes_; ++lane) {
-        const std::size_t channel = lane / group_, from = lane % group_, to = (from + k) % group_;
+        const std::size_t channel = lane / group_, from = lane % group_, to = (from + k) % group_, others = static_cast<std::size_t>(in_.nodes - 1);
         for (std::size_t u = 0; u < units_; ++u) {
+          const After then = after(lane, channel * group_ + to, others * group_ + k - 1, others * group_ + group_ - k - 1, u, u);
           const std::size_t a = from * units_ + u, b = to * units_ + u;
           const std::int64_t start = std::max({late(from)[u], late(to)[u], tx[a], rx[b]});
           tx[a] = std::min(start + busy(in_.bytes[channel], in_.near_tx_bytes_per_s[a]), 2 * kLatest);
           rx[b] = std::min(start + busy(in_.bytes[channel], in_.near_rx_bytes_per_s[b]), 2 * kLatest);
           const std::int64_t leaves = std::max(tx[a], rx[b]);
           std::int64_t &gone = left(lane)[u], &came = arrived(channel * group_ + to)[u];
-          gone = std::max(gone, leaves);
-          came = std::max(came, leaves + in_.near_tx_latency_ps[a] + in_.near_rx_latency_ps[b]);
+          gone = std::max(gone, leaves + then.from * copy(from)[u] + then.longer_from * longer(from)[u]);
+          const std::int64_t arrives = leaves + in_.near_tx_latency_ps[a] + in_.near_rx_latency_ps[b];
+          came = std::max(came, arrives + then.to * copy(to)[u] + then.longer_to * longer(to)[u]);
         }
       }
     }
@@ -446,6 +475,11 @@ class Pairs {
   std::int64_t latency_ = 0;
   std::vector<Put> puts_;
   std::vector<Rows> rows_;
+  PairCopies copies_;
+  std::unique_ptr<PairOrders> orders_;  // in place of copies_, where each node has its own
+  Copies copied_ = Copies::none;
+  std::vector<After> after_;  // of a strip of rounds: [rounds][puts of a block]
+  PairLasts lasts_;
   decltype(&puts_base) puts_to_;
   decltype(&word_base) word_to_;
 };

@@ -12,6 +12,10 @@
 //
 // Merging. Nodes whose links, late ranks and so on repeat after `units` nodes are the same set of equations turned by that many nodes, which
 // has one solution: so times repeat as well, and node u stands for u + units. Of equal nodes one is evaluated, which puts to itself.
+//
+// Copies. In place a lane copies what came in a round, once what it put to the same rank has left; its rank ends at the latest of: when either has,
+// and what all copies from that one on take, since a memory makes them one after the other, in an order that is known before (pair_copies.hpp, pair_orders.hpp).
+// So each put adds that to when it has left and arrived, and none of these times is kept.
 #pragma once
 
 #include <cstdint>
@@ -36,16 +40,18 @@ struct PairsInput {
   std::int64_t few = 0;                            // of PairTurnsInput
   std::int64_t links = 0;                          // as many as there are
   ChangeColumns changes = {};
+  std::span<const std::int64_t> copy_ps;  // [channels * group][units]: what a copy of what came takes; empty where nothing is copied as it comes
+  bool flushes = false;  // sums wait for what their lanes put
   Target target = Target::best;
 };
 
 enum class PairsStatus : std::uint8_t { ok = 0, too_long = 1, overflow = 2, bad_input = 3, out_of_memory = 4 };
 
-// Of each lane: when all that comes to it is there, and when all that it puts has left; at least when its rank enters. turns: of each put of
-// a block, [group rounds][channels][group], its turn. dealt: how many turns there are, where they were dealt for all nodes; else 0.
+// Of each lane: when all that comes to it is there, and when all that it puts has left; at least when its rank enters. places: where in nominal
+// time it comes to its sum (pair_lasts.hpp); empty where nobody asks. dealt: how many turns there are, where they were dealt for all nodes; else 0.
 struct PairsOutput {
   std::span<std::int64_t> arrived_ps, left_ps;
-  std::span<std::int64_t> turns;
+  std::span<std::int64_t> places;
   std::int64_t dealt = 0;
 };
 
