@@ -5,12 +5,14 @@
 #include <bit>
 #include <functional>
 #include <new>
+#include <span>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "changes.hpp"
 #include "order.hpp"
+#include "pair_rows.hpp"
 #include "pair_turns.hpp"
 #include "stream.hpp"
 #include "vectors.hpp"
@@ -18,11 +20,12 @@
 namespace ccl_lab::sim {
 namespace {
 
+using Rows = PairRows;
 using Times = std::vector<std::int64_t>;
 
 // A put of a block: between lanes, over NICs.
 struct Put {
-  std::size_t from, to, a, b, size;  // size: its channel, since channels may differ by an element
+  std::size_t from, to, a, b, size;  // size: its channel, since channels may differ by an element, or that of a piece
   std::size_t from_rank, to_rank;
   std::int64_t turn;
 };
@@ -47,105 +50,22 @@ bool good(const PairsInput& in, const PairsOutput& out) {
   if (!Changes::good(in.changes, static_cast<std::size_t>(std::max<std::int64_t>(in.links, 0)))) return false;
   for (const auto& ids : {in.tx_link, in.rx_link})
     if (ids.size() != (in.changes.link.empty() ? 0 : nics) || !all(ids, [&](std::int32_t v) { return v >= 0 && v < in.links; })) return false;
+  if (!in.cuts.kind.empty() && (!crosses || in.units != in.nodes || odd > 0)) return false;
+  if (!PairCuts::good(in.cuts, in.nodes, in.group, in.nics) || (!in.cuts.kind.empty() && in.cuts.bytes.size() < in.bytes.size())) return false;
   return runs(in.target) && out.arrived_ps.size() == lanes * units && out.left_ps.size() == lanes * units &&
          out.turns.size() == (crosses ? static_cast<std::size_t>(in.group) * lanes : 0);
 }
 
-// A put of all units to those so many further on: rows of units, from the first one on.
-struct Rows {
-  std::int64_t *a, *b, *left, *arrived;
-  const std::int64_t *time_a, *time_b, *latency_a, *latency_b, *late_from, *late_to;
-};
-
 constexpr int kSparse = 12;                               // of 64 units; so many are put one by one
 constexpr std::int64_t kMostWork = 300'000'000'000;       // words of bits that are looked at in minutes
-
-// What it does to `count` units from u on, which put to those from v on.
-[[gnu::always_inline]] inline void put(const Rows& rows, std::size_t u, std::size_t v, std::size_t count) {
-#pragma GCC ivdep
-  for (std::size_t w = 0; w < count; ++w) {
-    const std::int64_t start = std::max(std::max(rows.late_from[u + w], rows.late_to[v + w]), std::max(rows.a[u + w], rows.b[v + w]));
-    rows.a[u + w] = start + rows.time_a[u + w];
-    rows.b[v + w] = start + rows.time_b[v + w];
-    const std::int64_t leaves = std::max(rows.a[u + w], rows.b[v + w]);
-    rows.left[u + w] = std::max(rows.left[u + w], leaves);
-    rows.arrived[v + w] = std::max(rows.arrived[v + w], leaves + rows.latency_a[u + w] + rows.latency_b[v + w]);
-  }
-}
-
-// The same between units that are *plain*: all NICs take as long, have the same latencies, and no rank is late. Then both NICs are free when the
-// last byte leaves, so that it follows from when they are free at last when all has left and arrived.
-[[gnu::always_inline]] inline void put_plainly(const Rows& rows, std::int64_t time, std::size_t u, std::size_t v, std::size_t count) {
-#pragma GCC ivdep
-  for (std::size_t w = 0; w < count; ++w) rows.a[u + w] = rows.b[v + w] = std::max(rows.a[u + w], rows.b[v + w]) + time;
-}
-
-struct Block {
-  std::span<const Rows> rows;
-  std::span<const std::int64_t> times;  // of plain ones; empty: not plain
-};
-
-[[gnu::always_inline]] inline void puts_of(const Block& block, std::size_t u, std::size_t v) {
-  if (block.times.empty()) {
-    for (const Rows& each : block.rows) put(each, u, v, kWide);
-  } else {
-    for (std::size_t i = 0; i < block.rows.size(); ++i) put_plainly(block.rows[i], block.times[i], u, v, kWide);
-  }
-}
-
-CCL_FOR_TARGETS(puts, (const Block& block, std::size_t u, std::size_t v), puts_of(block, u, v))
-
-// Those of 64 units in a row that `from` says.
-[[gnu::always_inline]] inline void put_some(const Rows& rows, std::uint64_t from, std::size_t u, std::size_t v) {
-#pragma GCC ivdep
-  for (std::size_t w = 0; w < 64; ++w) {
-    const bool puts = (from >> w & 1) != 0;
-    const std::int64_t start = std::max(std::max(rows.late_from[u + w], rows.late_to[v + w]), std::max(rows.a[u + w], rows.b[v + w]));
-    const std::int64_t a = start + rows.time_a[u + w], b = start + rows.time_b[v + w], leaves = std::max(a, b);
-    rows.a[u + w] = puts ? a : rows.a[u + w];
-    rows.b[v + w] = puts ? b : rows.b[v + w];
-    rows.left[u + w] = puts ? std::max(rows.left[u + w], leaves) : rows.left[u + w];
-    const std::int64_t arrives = std::max(rows.arrived[v + w], leaves + rows.latency_a[u + w] + rows.latency_b[v + w]);
-    rows.arrived[v + w] = puts ? arrives : rows.arrived[v + w];
-  }
-}
-
-[[gnu::always_inline]] inline void put_some_plainly(const Rows& rows, std::int64_t time, std::uint64_t from, std::size_t u, std::size_t v) {
-#pragma GCC ivdep
-  for (std::size_t w = 0; w < 64; ++w) {
-    const std::int64_t leaves = std::max(rows.a[u + w], rows.b[v + w]) + time;
-    const bool puts = (from >> w & 1) != 0;
-    rows.a[u + w] = puts ? leaves : rows.a[u + w];
-    rows.b[v + w] = puts ? leaves : rows.b[v + w];
-  }
-}
-
-// time: of plain ones, or nullptr.
-struct Word {
-  const Rows& rows;
-  const std::int64_t* time;
-  std::uint64_t from;
-  std::size_t u, v;
-};
-
-[[gnu::always_inline]] inline void put_word(const Word& word) {
-  const bool all = word.from == ~std::uint64_t{0};
-  if (word.time != nullptr) {
-    all ? put_plainly(word.rows, *word.time, word.u, word.v, 64) : put_some_plainly(word.rows, *word.time, word.from, word.u, word.v);
-  } else {
-    all ? put(word.rows, word.u, word.v, 64) : put_some(word.rows, word.from, word.u, word.v);
-  }
-}
-
-CCL_FOR_TARGETS(word, (const Word& puts), put_word(puts))
 
 class Pairs {
  public:
   Pairs(const PairsInput& in, PairsOutput& out)
       : in_(in), out_(out), units_(static_cast<std::size_t>(in.units)), group_(static_cast<std::size_t>(in.group)),
         nics_(static_cast<std::size_t>(in.nics)), channels_(static_cast<std::size_t>(in.channels)), lanes_(channels_ * group_),
-        changes_(in.changes, static_cast<std::size_t>(std::max<std::int64_t>(in.links, 0))),
-        table_(2 * lanes_ + group_ + (5 + 2 * channels_) * nics_, units_), puts_to_(puts_for(in.target)), word_to_(word_for(in.target)) {}
+        cuts_(in.cuts, group_, nics_), bytes_(cuts_.any() ? in.cuts.bytes : in.bytes), changes_(in.changes, static_cast<std::size_t>(std::max<std::int64_t>(in.links, 0))),
+        table_(2 * lanes_ + group_ + (5 + 2 * bytes_.size()) * nics_, units_), puts_to_(put_block_for(in.target)), word_to_(put_word_for(in.target)) {}
 
   PairsStatus run() {
     for (std::size_t rank = 0; rank < group_; ++rank) fill(late(rank), in_.late_ps, rank);
@@ -178,12 +98,17 @@ class Pairs {
   std::int64_t* latency_tx(std::size_t nic) { return of_nics(2, nic); }
   std::int64_t* latency_rx(std::size_t nic) { return of_nics(3, nic); }
   std::int64_t* settled(std::size_t nic) { return of_nics(4, nic); }  // when the receiving side was free when `arrived` was last up to date
-  std::int64_t* time_tx(std::size_t channel, std::size_t nic) { return of_nics(5 + 2 * channel, nic); }  // of a put
-  std::int64_t* time_rx(std::size_t channel, std::size_t nic) { return of_nics(6 + 2 * channel, nic); }
+  std::int64_t* time_tx(std::size_t size, std::size_t nic) { return of_nics(5 + 2 * size, nic); }  // of a put
+  std::int64_t* time_rx(std::size_t size, std::size_t nic) { return of_nics(6 + 2 * size, nic); }
   void fill(std::int64_t* row, std::span<const std::int64_t> column, std::size_t i) { std::ranges::copy(column.subspan(i * units_, units_), row); }
 
   // The puts of a block, in the order of service.
   bool deal() {
+    if (cuts_.any()) {
+      cut_.resize(cuts_.kinds() * cuts_.kinds());
+      for (const CutPut& p : cuts_.puts(0, 0)) puts_.push_back({p.size * group_ + p.from, p.size * group_ + p.to, p.a, p.b, p.size, p.from, p.to, 0});
+      return true;
+    }
     Turns turns(2 * nics_);
     std::vector<std::int64_t> used(2 * nics_, 0);
     std::int64_t most = 0;
@@ -270,11 +195,11 @@ class Pairs {
     for (std::size_t nic = 0; nic < nics_; ++nic) {
       fill(latency_tx(nic), in_.tx_latency_ps, nic);
       fill(latency_rx(nic), in_.rx_latency_ps, nic);
-      for (std::size_t c = 0; c < channels_; ++c) {
+      for (std::size_t size = 0; size < bytes_.size(); ++size) {
         for (std::size_t u = 0; u < units_; ++u) {
-          time_tx(c, nic)[u] = busy(in_.bytes[c], in_.tx_bytes_per_s[nic * units_ + u]);
-          time_rx(c, nic)[u] = busy(in_.bytes[c], in_.rx_bytes_per_s[nic * units_ + u]);
-          longest = std::max({longest, time_tx(c, nic)[u], time_rx(c, nic)[u]});
+          time_tx(size, nic)[u] = busy(bytes_[size], in_.tx_bytes_per_s[nic * units_ + u]);
+          time_rx(size, nic)[u] = busy(bytes_[size], in_.rx_bytes_per_s[nic * units_ + u]);
+          longest = std::max({longest, time_tx(size, nic)[u], time_rx(size, nic)[u]});
         }
       }
     }
@@ -282,11 +207,13 @@ class Pairs {
     for (std::size_t i = 0; i < in_.tx_link.size(); ++i)
       if (changes_.on(in_.tx_link[i]) || changes_.on(in_.rx_link[i])) odd_[i % units_] = true;
     for (const std::int32_t node : in_.odd_node) odd_[static_cast<std::size_t>(node)] = true;
+    for (std::size_t u = 0; cuts_.any() && u < units_; ++u)
+      if (cuts_.kind(u) != 0) odd_[u] = true;
     for (const Put& p : puts_) rows_.push_back(rows_of(p));
     find_plain();
     odd_before_.assign(units_ + 1, 0);
     for (std::size_t u = 0; u < units_; ++u) odd_before_[u + 1] = odd_before_[u] + odd_[u];
-    return longest < kLatest / static_cast<std::int64_t>(kWide * puts_.size());
+    return longest < kLatest / static_cast<std::int64_t>(kWide * std::max(puts_.size(), group_ * in_.cuts.size.size()));
   }
 
   Rows rows_of(const Put& p) {
@@ -363,13 +290,29 @@ class Pairs {
     while (u < end) {
       const std::size_t v = (u + d) % units_, count = std::min({kWide, end - u, units_ - v});
       if (odd(u, count) || odd(v, count)) {
-        for (std::size_t i = 0; i < count; ++i) block(u + i, v + i);
+        around_odd(u, v, count);
       } else if (count == kWide) {
         puts_to_({rows_, times_}, u, v);
       } else {
-        for (std::size_t i = 0; i < rows_.size(); ++i) plain() ? put_plainly(rows_[i], times_[i], u, v, count) : put(rows_[i], u, v, count);
+        blocks(u, v, count);
       }
       u += count;
+    }
+  }
+
+  // Blocks of so many units, which are not odd.
+  void blocks(std::size_t u, std::size_t v, std::size_t count) {
+    for (std::size_t i = 0; i < rows_.size(); ++i) plain() ? put_plainly(rows_[i], times_[i], u, v, count) : put(rows_[i], u, v, count);
+  }
+
+  // No two of these blocks share a NIC.
+  void around_odd(std::size_t u, std::size_t v, std::size_t count) {
+    for (std::size_t i = 0, first = 0; i <= count; ++i) {
+      const bool is_odd = i < count && (odd_[u + i] || odd_[v + i]);
+      if (i < count && !is_odd) continue;
+      if (first < i) blocks(u + first, v + first, i - first);
+      if (is_odd) block(u + i, v + i);
+      first = i + 1;
     }
   }
 
@@ -390,7 +333,23 @@ class Pairs {
 
   // A block of one unit to one other.
   void block(std::size_t u, std::size_t v) {
+    if (cuts_.any() && (cuts_.kind(u) != 0 || cuts_.kind(v) != 0)) {
+      for (const auto& [put, rows] : cut(cuts_.kind(u), cuts_.kind(v))) one(put, rows, u, v);
+      return;
+    }
     for (std::size_t i = 0; i < puts_.size(); ++i) one(puts_[i], rows_[i], u, v);
+  }
+
+  // What a node of one kind puts to a node of another one; as lanes, its ranks have that of channel 0.
+  const std::vector<std::pair<Put, Rows>>& cut(std::size_t from, std::size_t to) {
+    auto& found = cut_[from * cuts_.kinds() + to];
+    if (found.empty()) {
+      for (const CutPut& p : cuts_.puts(from, to)) {
+        const Put put{p.from, p.to, p.a, p.b, p.size, p.from, p.to, 0};
+        found.emplace_back(put, rows_of(put));
+      }
+    }
+    return found;
   }
 
   // One put of one unit to one other, whatever they are like.
@@ -411,21 +370,22 @@ class Pairs {
   }
 
   [[nodiscard]] std::int64_t through(std::int64_t start, const Put& put, std::int32_t link, std::int64_t time, std::int64_t rate) const {
-    const std::int64_t nbytes = in_.bytes[put.size];
+    const std::int64_t nbytes = bytes_[put.size];
     return changes_.on(link) ? changes_.through_ps(link, start + (nbytes > 0 ? in_.alpha_ps : 0), nbytes, rate) : start + time;
   }
 
   // The rounds of the own node: in each, every rank puts to another one.
   void inside() {
     Times tx(group_ * units_, 0), rx(tx);
+    const std::span<const std::int64_t> sizes = cuts_.any() ? std::span<const std::int64_t>(&in_.cuts.near_bytes, 1) : in_.bytes;
     for (std::size_t k = 1; k < group_; ++k) {
-      for (std::size_t lane = 0; lane < lanes_; ++lane) {
+      for (std::size_t lane = 0; lane < sizes.size() * group_; ++lane) {
         const std::size_t channel = lane / group_, from = lane % group_, to = (from + k) % group_;
         for (std::size_t u = 0; u < units_; ++u) {
           const std::size_t a = from * units_ + u, b = to * units_ + u;
           const std::int64_t start = std::max({late(from)[u], late(to)[u], tx[a], rx[b]});
-          tx[a] = std::min(start + busy(in_.bytes[channel], in_.near_tx_bytes_per_s[a]), 2 * kLatest);
-          rx[b] = std::min(start + busy(in_.bytes[channel], in_.near_rx_bytes_per_s[b]), 2 * kLatest);
+          tx[a] = std::min(start + busy(sizes[channel], in_.near_tx_bytes_per_s[a]), 2 * kLatest);
+          rx[b] = std::min(start + busy(sizes[channel], in_.near_rx_bytes_per_s[b]), 2 * kLatest);
           const std::int64_t leaves = std::max(tx[a], rx[b]);
           std::int64_t &gone = left(lane)[u], &came = arrived(channel * group_ + to)[u];
           gone = std::max(gone, leaves);
@@ -438,6 +398,9 @@ class Pairs {
   const PairsInput& in_;
   PairsOutput& out_;
   std::size_t units_, group_, nics_, channels_, lanes_;
+  PairCuts cuts_;
+  std::span<const std::int64_t> bytes_;  // of a put of each size
+  std::vector<std::vector<std::pair<Put, Rows>>> cut_;  // by kinds of both nodes; empty: not asked for yet
   Changes changes_;
   Table table_;
   std::vector<bool> odd_;                 // by unit: timed put by put
@@ -446,8 +409,8 @@ class Pairs {
   std::int64_t latency_ = 0;
   std::vector<Put> puts_;
   std::vector<Rows> rows_;
-  decltype(&puts_base) puts_to_;
-  decltype(&word_base) word_to_;
+  PutBlock puts_to_;
+  PutWord word_to_;
 };
 
 }  // namespace
