@@ -173,12 +173,13 @@ class Shares(NamedTuple):
     """Units of what a rank exchanges with one other that go over each channel, equal sums.
 
     whole: i64[CHANNELS], of ranks of whole nodes; hurt: i64[kinds, most ranks of a node, CHANNELS], of those of nodes that lost NICs;
-    which: i64[n_nodes], the kind of each node, -1 where it is whole.
+    which: i64[n_nodes], the kind of each node, -1 where it is whole. worst: seconds that the slowest NIC needs for each byte of a rank.
     """
 
     whole: I64
     hurt: I64
     which: I64
+    worst: float
 
     @property
     def units(self) -> int:
@@ -204,18 +205,18 @@ def shares(topology: Topology) -> Shares:
     A rank of a whole node uses its own NICs evenly. On a node that lost NICs each unit goes, rank by rank in turn, where it ends earliest;
     a rank that lost all of its own takes as many far NICs as its paths carry best.
     """
-    best: tuple[float, Shares] | None = None
+    best: Shares | None = None
     number = max(1, topology.nics_per_node // topology.gpus_per_node)
     sizes = sorted({number * factor for factor in (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)} | {topology.nics_per_node - 1, 8, 7})
     for units in [size for size in sizes if 0 < size <= CHANNELS and size % number == 0 or size == topology.nics_per_node - 1 > 0]:
-        found, worst = _shares(topology, units, number)
-        if best is None or worst < 0.995 * best[0]:
-            best = worst, found
+        found = _shares(topology, units, number)
+        if best is None or found.worst < 0.995 * best.worst:
+            best = found
     assert best is not None
-    return best[1]
+    return best
 
 
-def _shares(topology: Topology, units: int, number: int) -> tuple[Shares, float]:
+def _shares(topology: Topology, units: int, number: int) -> Shares:
     whole = np.zeros(CHANNELS, np.int64)
     whole[:number] = np.diff(np.arange(number + 1) * units // number)
     rates, load, size = rates_of(topology), no_load(topology), topology.ranks_per_node
@@ -233,7 +234,7 @@ def _shares(topology: Topology, units: int, number: int) -> tuple[Shares, float]
             channel = int(np.argmin(ends))
             mine[local, channel] += 1
             load[node, nic[local, channel]] += 1
-    return Shares(whole, table, which), finish(topology, load) / units
+    return Shares(whole, table, which, finish(topology, load) / units)
 
 
 def _allowed(topology: Topology, nic: I64, near: np.ndarray, up: np.ndarray, used: I64) -> np.ndarray:
@@ -382,11 +383,19 @@ def _stretched(formula):
     return cost
 
 
+def all_to_all_cost(problem: Problem) -> Cost:
+    """As `direct`, over the NICs that are left, as far as ranks reach them."""
+    healthy = formulas.all_to_all_direct(problem)
+    if not is_degraded(problem.topology) or not healthy.nic_bytes:
+        return healthy
+    gained = healthy.nic_bytes * (1 / machine(problem.topology).one_nic - shares(problem.topology).worst)
+    return healthy._replace(seconds=healthy.seconds - max(gained, 0.0))
+
+
 all_gather_cost = _stretched(formulas.all_gather_ring)
 reduce_scatter_cost = _stretched(formulas.reduce_scatter_ring)
 broadcast_cost = _stretched(formulas.broadcast_pipelined_ring)
 reduce_cost = _stretched(formulas.reduce_ring)
-all_to_all_cost = _stretched(formulas.all_to_all_direct)
 gather_cost = _stretched(formulas.gather_direct)
 scatter_cost = _stretched(formulas.scatter_direct)
 send_recv_cost = _stretched(formulas.send_recv_direct)

@@ -60,8 +60,10 @@ def pair_finish(pairs: Pairs, topology: Topology, count: int, itemsize: int, lat
         if (changes.link < first).any():
             raise Inapplicable("rates inside nodes change")
         where = [np.where(np.isin(link, changes.link), link, -1) for link in (tx, rx)]
-    units = period([*columns.values(), local, *where]) if merge and not len(odd.node) and not pairs.cuts else nodes
+    kind = [cut.columns["cut_kind"]] if pairs.cuts else []
+    units = period([*columns.values(), local, *where, *kind]) if merge and not len(odd.node) else nodes
     _few(nodes, units, group, pairs.channels)
+    cut = _few_cut(cut, nodes, units, group)
     sizes, lanes = cut.bytes[: pairs.channels] if pairs.cuts else pairs.part_bytes(count, itemsize), pairs.channels * group
     arrived, left = np.zeros(lanes * units, np.int64), np.zeros(lanes * units, np.int64)
     turns = np.zeros(group * lanes if nodes > 1 else 0, np.int64)
@@ -145,8 +147,6 @@ def _cut(pairs: Pairs, topology: Topology, count: int, itemsize: int) -> _Cut:
     left = np.unique(cuts.left, return_inverse=True)[1].ravel()
     rows = np.column_stack([left[:-1], nic[1:], cuts.table.reshape(len(cuts.nodes), -1)])
     _, first, kind_of = np.unique(rows, axis=0, return_index=True, return_inverse=True)
-    if len(first) > _MOST_KINDS or 2 * len(cuts.nodes) * nodes * int((cuts.table[first] > 0).sum(axis=(1, 2)).max()) * group > _MOST_CUT:
-        raise Inapplicable(f"NICs are lost at {len(cuts.nodes):,} nodes, in {len(first):,} ways, whose puts are timed one by one")
     kind[cuts.nodes] = kind_of.ravel() + 1
     table = np.concatenate([np.broadcast_to(cuts.whole, (1, group, channels)), cuts.table[first]])
     which, rank, channel = np.nonzero(table)
@@ -163,6 +163,17 @@ def _cut(pairs: Pairs, topology: Topology, count: int, itemsize: int) -> _Cut:
     sizes = np.append(own, others)
     return _Cut({f"cut_{name}": np.ascontiguousarray(column, np.int32) for name, column in columns.items()} | {"cut_bytes": sizes},
                 np.ascontiguousarray(lanes, np.int32).ravel(), sizes)
+
+
+def _few_cut(cut: _Cut, nodes: int, units: int, group: int) -> _Cut:
+    """The same for the first `units` nodes, which stand for all."""
+    kind, first = cut.columns["cut_kind"][:units], cut.columns["cut_first"]
+    if not len(kind):
+        return cut
+    pieces, ways = int(np.diff(first[::group]).max()) * group, len(cut.columns["cut_left"]) - 1
+    if ways > _MOST_KINDS or 2 * np.count_nonzero(kind) * nodes * pieces > _MOST_CUT:
+        raise Inapplicable(f"NICs are lost at {np.count_nonzero(kind):,} nodes, in {ways:,} ways, whose puts are timed one by one")
+    return cut._replace(columns=cut.columns | {"cut_kind": kind})
 
 
 def _few(nodes: int, units: int, group: int, channels: int) -> None:

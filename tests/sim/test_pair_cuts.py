@@ -117,8 +117,27 @@ def test_nodes_of_one_kind_have_the_same_shares() -> None:
     assert found.of(whole, np.arange(32)).sum(axis=1).tolist() == [found.units] * 32
 
 
+def test_131072_ranks_of_nodes_that_repeat() -> None:
+    """A slower NIC in every node, or one lost in every eighth."""
+    whole = Topology.cluster(nodes=16384, gpus_per_node=8, nics_per_node=8)
+    rates = np.array(whole.nic_bytes_per_s).reshape(16384, 8)
+    rates[:, 2] //= 2
+    slower, lost = whole.replace(nic_bytes_per_s=rates.ravel()), whole.without(*((node, 2) for node in range(0, 16384, 8)))
+    for topology, units in ((slower, 1), (lost, 8)):
+        found, how = times(outline("all_to_all", topology, "1GiB", algorithm="balance"), topology)
+        assert how["units"] == units and len(np.unique(np.reshape(found, (-1, 8 * units)), axis=0)) == 1
+
+
+def test_nodes_that_repeat_are_timed_as_their_ops() -> None:
+    for nodes, every in ((6, 1), (6, 2), (80, 2)):
+        topology = Topology.cluster(nodes=nodes, gpus_per_node=2, nics_per_node=2).without(*((node, 1) for node in range(0, nodes, every)))
+        outlined = outline("all_to_all", topology, "64MiB", algorithm="balance")
+        found, how = times(outlined, topology)
+        assert how["units"] == every and found == exact_times(outlined.unroll(), topology).finish_ps.tolist()
+
+
 def test_what_pieces_cannot_say_is_refused() -> None:
     whole = Topology.cluster(nodes=16384, gpus_per_node=8, nics_per_node=8)
-    many = whole.without(*((node, 2) for node in range(0, 16384, 8)))
+    many = whole.without(*((int(node), 2) for node in np.random.default_rng(0).choice(16384, 2048, replace=False)))
     with pytest.raises(Inapplicable, match="NICs are lost at 2,048 nodes, in 1 ways, whose puts are timed one by one"):
         summarize(outline("all_to_all", many, "1GiB", algorithm="balance"), many)

@@ -3,8 +3,8 @@
 // Is: the puts of a node to one other, whose blocks are cut by the shares of the rank whose node has less left, in the order in which their NICs
 // serve them. Is not: when they leave (pairs.cpp). Invariant: that order is the one of exact.cpp for the unrolled schedule.
 //
-// Order. Steps are a timetable: the puts of a round (d, k) are a batch, which NICs serve before the next one. In the rounds of one d a node puts to one other, and
-// no other node puts to that one, so turns are dealt for the two of them: in each round rank by rank, and channel by channel.
+// Order. Steps are a timetable: the puts of a round (d, k) are a batch, which NICs serve before the next one. In the rounds of one d a node puts to
+// one other, and no other node puts to that one, so turns are dealt for the two of them: in each round rank by rank, and channel by channel.
 //
 // Nodes of one *kind* have the same NICs on each channel and the same shares, so that two kinds say all of it.
 #pragma once
@@ -16,9 +16,10 @@
 
 namespace ccl_lab::sim {
 
-// Kind 0 lost nothing. Rank l of kind i exchanges pieces `first[i * group + l]` to the next one's, in the order of their channels, with each rank of other nodes.
+// Kind 0 lost nothing. Rank l of kind i exchanges pieces `first[i * group + l]` to the next one's, in the order of their channels, with each rank of
+// other nodes.
 struct PairCutsInput {
-  std::span<const std::int32_t> kind;     // [nodes]; empty: nothing is cut
+  std::span<const std::int32_t> kind;     // [units]; empty: nothing is cut
   std::span<const std::int32_t> nic;      // [kinds][wide][group] of the node, by channel
   std::span<const std::int32_t> left;     // [kinds], rising with what a node has left: the shares of the lower one count, of equal ones the sender's
   std::span<const std::int32_t> first;    // [kinds * group + 1]
@@ -36,10 +37,10 @@ class PairCuts {
  public:
   PairCuts(const PairCutsInput& in, std::size_t group, std::size_t nics) : in_(in), group_(group), nics_(nics) {}
 
-  [[nodiscard]] static bool good(const PairCutsInput& in, std::int64_t nodes, std::int64_t group, std::int64_t nics);
+  [[nodiscard]] static bool good(const PairCutsInput& in, std::int64_t units, std::int64_t group, std::int64_t nics, std::int64_t channels);
   [[nodiscard]] bool any() const { return !in_.kind.empty(); }
   [[nodiscard]] std::size_t kinds() const { return in_.left.size(); }
-  [[nodiscard]] std::size_t kind(std::size_t node) const { return static_cast<std::size_t>(in_.kind[node]); }
+  [[nodiscard]] std::size_t kind(std::size_t unit) const { return static_cast<std::size_t>(in_.kind[unit]); }
   // What a node of one kind puts to a node of another one.
   [[nodiscard]] std::vector<CutPut> puts(std::size_t from, std::size_t to) const;
 

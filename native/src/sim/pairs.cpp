@@ -50,8 +50,8 @@ bool good(const PairsInput& in, const PairsOutput& out) {
   if (!Changes::good(in.changes, static_cast<std::size_t>(std::max<std::int64_t>(in.links, 0)))) return false;
   for (const auto& ids : {in.tx_link, in.rx_link})
     if (ids.size() != (in.changes.link.empty() ? 0 : nics) || !all(ids, [&](std::int32_t v) { return v >= 0 && v < in.links; })) return false;
-  if (!in.cuts.kind.empty() && (!crosses || in.units != in.nodes || odd > 0)) return false;
-  if (!PairCuts::good(in.cuts, in.nodes, in.group, in.nics) || (!in.cuts.kind.empty() && in.cuts.bytes.size() < in.bytes.size())) return false;
+  if (!in.cuts.kind.empty() && (!crosses || odd > 0)) return false;
+  if (!PairCuts::good(in.cuts, in.units, in.group, in.nics, in.channels) || (!in.cuts.kind.empty() && in.cuts.bytes.size() < in.bytes.size())) return false;
   return runs(in.target) && out.arrived_ps.size() == lanes * units && out.left_ps.size() == lanes * units &&
          out.turns.size() == (crosses ? static_cast<std::size_t>(in.group) * lanes : 0);
 }

@@ -39,7 +39,7 @@ struct PairsInput {
   std::int64_t links = 0;                          // as many as there are
   ChangeColumns changes = {};
   Target target = Target::best;
-  PairCutsInput cuts = {};  // where steps are a timetable; then units == nodes, `nic` and `bytes` are those of kind 0, and no node is odd
+  PairCutsInput cuts = {};  // where steps are a timetable; then kinds repeat after `units`, `nic` and `bytes` are those of kind 0, and no node is odd
 };
 
 enum class PairsStatus : std::uint8_t { ok = 0, too_long = 1, overflow = 2, bad_input = 3, out_of_memory = 4 };
