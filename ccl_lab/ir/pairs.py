@@ -12,12 +12,33 @@ import numpy as np
 
 
 @dataclass(frozen=True, eq=False)
+class Cuts:
+    """Parts of a block that go over each channel to a rank of another node; inside a node all of them go over channel 0.
+
+    parts: of a block. whole: int64[channels], between nodes that lost nothing. nodes: int64[h], those that did; table:
+    int64[h, ranks, channels], what counts for each of their ranks, put or got; left: float64[h + 1], what each of them has left, and last
+    what others have: of two the one with less left says, of equal ones the sender.
+    """
+
+    parts: int
+    whole: np.ndarray
+    nodes: np.ndarray
+    table: np.ndarray
+    left: np.ndarray
+
+    def bytes_of(self, first: np.ndarray, n: np.ndarray, count: int, itemsize: int) -> np.ndarray:
+        """Bytes of `n` parts from each `first` on, of a block of `count` elements: int64."""
+        return ((first + n) * count // self.parts - first * count // self.parts) * itemsize
+
+
+@dataclass(frozen=True, eq=False)
 class Pairs:
     """In round (d, k) the rank at grid[i, l] puts a part of a block to the one at grid[i + d, l + k], on each channel its own part.
 
     grid: int64[nodes, ranks of a node]; rounds: d = 1, 2, …, nodes - 1, then 0, in each k = 0, 1, …. All puts come at once; then all of
     them are waited for. keeps: a rank copies its own part before it waits; copies: after each wait it copies what came, once what it put to
-    the same rank has left; sums: it adds all of them after the last wait, `flushes`: not before its own puts have left.
+    the same rank has left; sums: it adds all of them after the last wait, `flushes`: not before its own puts have left. cuts: where nodes
+    lost NICs, what goes over which channel; then rounds are a timetable, and nobody copies what came, or sums.
     """
 
     grid: np.ndarray
@@ -26,6 +47,7 @@ class Pairs:
     copies: bool = False
     sums: bool = False
     flushes: bool = False
+    cuts: Cuts | None = None
 
     def part_bytes(self, count: int, itemsize: int) -> np.ndarray:
         """Bytes of each channel's part of a block of `count` elements: int64[channels]."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..ir import Buffer, Builder, Chains, Pairs, RingLoops
+from ..ir import Buffer, Builder, Chains, Cuts, Pairs, RingLoops
 from ..topo import Topology
 from . import (
     all_gather_ring,
@@ -42,6 +42,7 @@ from .degraded import (
     ring_lanes,
     rows_alike,
 )
+from .direct import rounds
 from .kept import kept_by_topology
 from .orders import Rings, chains, flatten, rings
 from .problem import Problem
@@ -168,43 +169,72 @@ class Pieces(NamedTuple):
     count: I64
 
 
+class Shares(NamedTuple):
+    """Units of what a rank exchanges with one other that go over each channel, equal sums.
+
+    whole: i64[CHANNELS], of ranks of whole nodes; hurt: i64[kinds, most ranks of a node, CHANNELS], of those of nodes that lost NICs;
+    which: i64[n_nodes], the kind of each node, -1 where it is whole. worst: seconds that the slowest NIC needs for each byte of a rank.
+    """
+
+    whole: I64
+    hurt: I64
+    which: I64
+    worst: float
+
+    @property
+    def units(self) -> int:
+        """Units of a block."""
+        return int(self.whole.sum())
+
+    @property
+    def channels(self) -> int:
+        """Channels up to the last one that anybody uses."""
+        return int(np.flatnonzero(self.whole + self.hurt.sum(axis=(0, 1))).max()) + 1
+
+    def of(self, topology: Topology, rank: I64) -> I64:
+        """Those of each of `rank`, i64[len(rank), CHANNELS]."""
+        found, which = np.tile(self.whole, (len(rank), 1)), self.which[topology.node_of[rank]]
+        found[which >= 0] = self.hurt[which[which >= 0], topology.local_of[rank[which >= 0]]]
+        return found
+
+
 @kept_by_topology(64)
-def shares(topology: Topology) -> I64:
-    """Units of what a rank exchanges with one other that go over each channel, i64[n_ranks, CHANNELS], equal sums.
+def shares(topology: Topology) -> Shares:
+    """What a rank puts over each channel to one other, and gets from it.
 
     A rank of a whole node uses its own NICs evenly. On a node that lost NICs each unit goes, rank by rank in turn, where it ends earliest;
     a rank that lost all of its own takes as many far NICs as its paths carry best.
     """
-    best: tuple[float, I64] | None = None
+    best: Shares | None = None
     number = max(1, topology.nics_per_node // topology.gpus_per_node)
     sizes = sorted({number * factor for factor in (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)} | {topology.nics_per_node - 1, 8, 7})
     for units in [size for size in sizes if 0 < size <= CHANNELS and size % number == 0 or size == topology.nics_per_node - 1 > 0]:
-        found, worst = _shares(topology, units, number)
-        if best is None or worst < 0.995 * best[0]:
-            best = worst, found
+        found = _shares(topology, units, number)
+        if best is None or found.worst < 0.995 * best.worst:
+            best = found
     assert best is not None
-    return best[1]
+    return best
 
 
-def _shares(topology: Topology, units: int, number: int) -> tuple[I64, float]:
-    table = np.zeros((topology.n_ranks, CHANNELS), np.int64)
-    even = np.arange(number + 1) * units // number
-    table[:, :number] = np.diff(even)
-    rates, load = rates_of(topology), no_load(topology)
-    hurt = np.flatnonzero(rates.min(axis=1) < rates.max())
-    for node in hurt:
-        ranks = topology.ranks_of(int(node))
+def _shares(topology: Topology, units: int, number: int) -> Shares:
+    whole = np.zeros(CHANNELS, np.int64)
+    whole[:number] = np.diff(np.arange(number + 1) * units // number)
+    rates, load, size = rates_of(topology), no_load(topology), topology.ranks_per_node
+    nodes, which = np.flatnonzero(rates.min(axis=1) < rates.max()), np.full(topology.n_nodes, -1)
+    first, which[nodes] = rows_alike(np.column_stack([size[nodes], rates[nodes]]))
+    table = np.zeros((len(first), int(size.max()), CHANNELS), np.int64)
+    for node, mine in zip(nodes[first].tolist(), table, strict=True):
+        ranks = topology.ranks_of(node)
         nic = topology.nic_of(ranks[:, None], np.arange(CHANNELS)[None, :])
-        near, up = near_of(topology, int(node)), rates[node] > 0
-        table[ranks] = 0
+        near, up = near_of(topology, node), rates[node] > 0
         for turn in range(units * len(ranks)):
             local = turn % len(ranks)
-            allowed = _allowed(topology, nic[local], near[local], up, table[ranks[local]])
+            allowed = _allowed(topology, nic[local], near[local], up, mine[local])
             ends = np.where(allowed, (load[node, nic[local]] + 1) / np.maximum(rates[node, nic[local]], 1e-9), np.inf)
             channel = int(np.argmin(ends))
-            table[ranks[local], channel] += 1
+            mine[local, channel] += 1
             load[node, nic[local, channel]] += 1
-    return table, finish(topology, load) / units
+    return Shares(whole, table, which, finish(topology, load) / units)
 
 
 def _allowed(topology: Topology, nic: I64, near: np.ndarray, up: np.ndarray, used: I64) -> np.ndarray:
@@ -223,23 +253,21 @@ def _allowed(topology: Topology, nic: I64, near: np.ndarray, up: np.ndarray, use
 
 def pieces(topology: Topology, source: I64, target: I64) -> Pieces:
     """How each pair's data is cut: by the end whose node has less left; inside a node not at all."""
-    table, left = shares(topology), remaining(topology)
-    units = int(table[0].sum())
+    found, left = shares(topology), remaining(topology)
     from_source = left[topology.node_of[source]] <= left[topology.node_of[target]]
-    mine = table[np.where(from_source, source, target)]
+    mine = found.of(topology, np.where(from_source, source, target))
     inside = topology.node_of[source] == topology.node_of[target]
     mine[inside] = 0
-    mine[inside, 0] = units
+    mine[inside, 0] = found.units
     row, channel = np.nonzero(mine)
     return Pieces(row, channel, (np.cumsum(mine, axis=1) - mine)[row, channel], mine[row, channel])
 
 
-def _pair_builder(problem: Problem, scratch_blocks: int = 0) -> Builder:
-    table = shares(problem.topology)
+def _pair_builder(problem: Problem, scratch_blocks: int = 0, timetable: bool = False) -> Builder:
+    found = shares(problem.topology)
     scratch_pairs = all_to_all_direct.received_pairs(problem.n) if problem.counts is not None and scratch_blocks else None
-    channels = int(np.flatnonzero(table.any(axis=0)).max()) + 1
-    return problem.builder("balance", channels=channels, parts=int(table[0].sum()), scratch_blocks=scratch_blocks,
-                           scratch_pairs=scratch_pairs)
+    return problem.builder("balance", channels=found.channels, parts=found.units, scratch_blocks=scratch_blocks,
+                           scratch_pairs=scratch_pairs, timetable=timetable)
 
 
 def _ref(b: Builder, buf: Buffer, block: I64, cut: Pieces):
@@ -248,21 +276,17 @@ def _ref(b: Builder, buf: Buffer, block: I64, cut: Pieces):
 
 
 def all_to_all(problem: Problem) -> Builder:
-    """Direct all_to_all(v), each block cut by the shares of its pair. Steps: n-1 rounds. Bytes as `direct`."""
+    """Direct all_to_all(v), each block cut by the shares of its pair. Steps: n-1 rounds, out of place a timetable. Bytes as `direct`."""
     if not is_degraded(problem.topology):
         return _named(all_to_all_direct.direct(problem))
     n, landing = problem.n, Buffer.scratch if problem.in_place else Buffer.output
-    b, rank = _pair_builder(problem, n if problem.in_place else 0), np.arange(n)
-    for distance in range(1, n):
-        b.step = distance - 1
-        to = (rank + distance) % n
+    b, rank = _pair_builder(problem, n if problem.in_place else 0, timetable=not problem.in_place), np.arange(n)
+    for b.step, (to, _) in enumerate(rounds(problem, rank)):
         cut = pieces(problem.topology, rank, to)
         me, peer = rank[cut.row], to[cut.row]
         b.put(rank=me, peer=peer, src=_ref(b, Buffer.input, peer, cut), dst=_ref(b, landing, me, cut), channel=cut.channel)
     b.copy(rank=rank, src=b.input[rank * b.parts : (rank + 1) * b.parts], dst=b.output[rank * b.parts : (rank + 1) * b.parts])
-    for distance in range(1, n):
-        b.step = distance - 1
-        source = (rank - distance) % n
+    for b.step, (_, source) in enumerate(rounds(problem, rank)):
         cut = pieces(problem.topology, source, rank)
         me, peer = rank[cut.row], source[cut.row]
         b.wait(rank=me, peer=peer, channel=cut.channel)
@@ -272,8 +296,15 @@ def all_to_all(problem: Problem) -> Builder:
 
 
 def all_to_all_pairs(problem: Problem) -> Pairs | None:
-    """What `all_to_all` repeats; None where NICs are lost, and as of `direct`."""
-    return None if is_degraded(problem.topology) else all_to_all_direct.pairs(problem)
+    """What `all_to_all` repeats; None where that of `direct` is."""
+    if not is_degraded(problem.topology):
+        return all_to_all_direct.pairs(problem)
+    if problem.grid is None or problem.in_place or problem.counts is not None:
+        return None
+    found, left = shares(problem.topology), remaining(problem.topology)
+    nodes, channels = np.flatnonzero(found.which >= 0), found.channels
+    cuts = Cuts(found.units, found.whole[:channels], nodes, found.hurt[found.which[nodes], :, :channels], np.append(left[nodes], 1.0))
+    return Pairs(problem.grid, int(np.count_nonzero(found.whole)), keeps=True, cuts=cuts)
 
 
 def _replace_blocks(b: Builder, problem: Problem) -> None:
@@ -284,8 +315,8 @@ def _replace_blocks(b: Builder, problem: Problem) -> None:
         other = (rank + distance) % n
         sent = pieces(problem.topology, rank, other)
         b.flush(rank=rank[sent.row], peer=other[sent.row], channel=sent.channel)
-    used = shares(problem.topology).any(axis=0)
-    for channel in np.flatnonzero(used):
+    found = shares(problem.topology)
+    for channel in np.flatnonzero(found.whole + found.hurt.sum(axis=(0, 1))):
         if channel:
             b.signal(rank=rank, peer=rank, channel=int(channel), sig_channel=int(channel))
             b.wait(rank=rank, peer=rank, channel=0, sig_channel=int(channel))
@@ -352,11 +383,19 @@ def _stretched(formula):
     return cost
 
 
+def all_to_all_cost(problem: Problem) -> Cost:
+    """As `direct`, over the NICs that are left, as far as ranks reach them."""
+    healthy = formulas.all_to_all_direct(problem)
+    if not is_degraded(problem.topology) or not healthy.nic_bytes:
+        return healthy
+    gained = healthy.nic_bytes * (1 / machine(problem.topology).one_nic - shares(problem.topology).worst)
+    return healthy._replace(seconds=healthy.seconds - max(gained, 0.0))
+
+
 all_gather_cost = _stretched(formulas.all_gather_ring)
 reduce_scatter_cost = _stretched(formulas.reduce_scatter_ring)
 broadcast_cost = _stretched(formulas.broadcast_pipelined_ring)
 reduce_cost = _stretched(formulas.reduce_ring)
-all_to_all_cost = _stretched(formulas.all_to_all_direct)
 gather_cost = _stretched(formulas.gather_direct)
 scatter_cost = _stretched(formulas.scatter_direct)
 send_recv_cost = _stretched(formulas.send_recv_direct)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .. import units
+from ..ir import Pairs
 from ..topo import Topology
 from . import all_reduce_optcc, all_reduce_recursive, all_reduce_resilient, bounds
 from .algorithms import ALGORITHMS, DEGRADED
@@ -109,7 +110,7 @@ def _long(problem: Problem, candidate: Candidate, outlined: bool) -> bool:
         return False
     if algorithm.trees and problem.topology.n_nodes > 1 and tree_slices(problem) * problem.topology.gpus_per_node <= MOST_IN_TREES:
         return False
-    if algorithm.pairs and _pairs_fit(problem.topology) and algorithm.pairs(problem) is not None:
+    if algorithm.pairs and (pairs := algorithm.pairs(problem)) is not None and _pairs_fit(problem.topology, pairs):
         return False
     if algorithm.paired and _in_step(problem):
         return False
@@ -124,10 +125,13 @@ def _long(problem: Problem, candidate: Candidate, outlined: bool) -> bool:
     return loops is None or loops(problem) is None
 
 
-def _pairs_fit(topology: Topology) -> bool:
-    """Whether every rank's puts to every other one are timed in seconds: NICs are shared evenly, or few are lost (simulator/pairs.py)."""
+def _pairs_fit(topology: Topology, pairs: Pairs) -> bool:
+    """Whether every rank's puts to every other one are timed in seconds: they have a timetable, or share NICs evenly, or few are lost
+    (simulator/pairs.py)."""
     if topology.n_nodes == 1:
         return True
+    if pairs.cuts:
+        return not topology.tiers_add_latency
     ranks, nics = topology.gpus_per_node, topology.nics_per_node
     lame = np.count_nonzero(np.any(topology.nic_bytes_per_s.reshape(topology.n_nodes, nics) == 0, axis=1)) if nics else 0
     few = lame == 0 or (lame <= MOST_ODD and topology.n_ranks**2 * max(nics // max(ranks, 1), 1) <= MOST_TURNS)

@@ -125,5 +125,5 @@ def test_balance_ends_whatever_the_rates_of_512_nics(collective: str) -> None:
 def test_direct_around_a_lost_nic_where_its_turns_are_dealt_in_seconds() -> None:
     near, far = (simulate("all_to_all", f"h100:nodes={nodes}", "1GiB", faults=[GONE]) for nodes in (1024, 4096))
     assert near.meta["algorithm"] == "direct" and near.meta["evaluated"]["turns"] == 16368
-    assert far.meta["algorithm"] == "hierarchical"
+    assert far.meta["algorithm"] == "balance"  # whose ranks reach no other NICs here: the same bytes, in an order that is known
     assert any(line.startswith("direct: ") and line.endswith("name it") for line in far.meta["reasons"])

@@ -4,18 +4,17 @@
 #include <algorithm>
 #include <bit>
 #include <functional>
-#include <memory>
 #include <new>
+#include <span>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "changes.hpp"
 #include "order.hpp"
-#include "pair_copies.hpp"
+#include "pair_after.hpp"
 #include "pair_inputs.hpp"
 #include "pair_lasts.hpp"
-#include "pair_orders.hpp"
 #include "pair_puts.hpp"
 #include "pair_turns.hpp"
 #include "stream.hpp"
@@ -25,13 +24,6 @@ namespace ccl_lab::sim {
 namespace {
 
 using Times = std::vector<std::int64_t>;
-
-// A put of a block: between lanes, over NICs.
-struct Put {
-  std::size_t from, to, a, b, size;  // size: its channel, since channels may differ by an element
-  std::size_t from_rank, to_rank;
-  std::int64_t turn;
-};
 
 constexpr int kSparse = 12;                          // of 64 units; so many are put one by one
 constexpr std::int64_t kMostWork = 300'000'000'000;  // words of bits that are looked at in minutes
@@ -44,9 +36,10 @@ class Pairs {
   Pairs(const PairsInput& in, PairsOutput& out)
       : in_(in), out_(out), units_(static_cast<std::size_t>(in.units)), group_(static_cast<std::size_t>(in.group)),
         nics_(static_cast<std::size_t>(in.nics)), channels_(static_cast<std::size_t>(in.channels)), lanes_(channels_ * group_),
+        cuts_(in.cuts, group_, nics_), bytes_(cuts_.any() ? in.cuts.bytes : in.bytes),
         changes_(in.changes, static_cast<std::size_t>(std::max<std::int64_t>(in.links, 0))),
-        table_(2 * lanes_ + 3 * group_ + (5 + 2 * channels_) * nics_, units_),
-        lasts_(static_cast<std::size_t>(in.nodes), units_, lanes_, group_), puts_to_(puts_for(in.target)),
+        table_(2 * lanes_ + 3 * group_ + (5 + 2 * bytes_.size()) * nics_, units_),
+        after_(in), lasts_(static_cast<std::size_t>(in.nodes), units_, lanes_, group_), puts_to_(puts_for(in.target)),
         word_to_(word_for(in.target)) {}
 
   PairsStatus run() {
@@ -54,7 +47,10 @@ class Pairs {
     for (std::size_t lane = 0; lane < lanes_; ++lane)
       for (std::int64_t* const row : {left(lane), arrived(lane)}) fill(row, in_.late_ps, lane % group_);
     const bool repeats = in_.nodes == 1 || (deal() && in_.odd_node.empty());
-    if (const PairsStatus status = copies() ? order_copies(repeats) : PairsStatus::ok; status != PairsStatus::ok) return status;
+    if (copies()) {
+      if (const PairsStatus status = after_.find(puts_, repeats, kMostWork); status != PairsStatus::ok) return status;
+      time_copies();
+    }
     if (in_.nodes > 1) {
       if (!prepare()) return PairsStatus::overflow;
       const PairsStatus status = repeats ? by_blocks() : by_turns();
@@ -84,8 +80,8 @@ class Pairs {
   std::int64_t* latency_tx(std::size_t nic) { return of_nics(2, nic); }
   std::int64_t* latency_rx(std::size_t nic) { return of_nics(3, nic); }
   std::int64_t* settled(std::size_t nic) { return of_nics(4, nic); }  // when the receiving side was free when `arrived` was last up to date
-  std::int64_t* time_tx(std::size_t channel, std::size_t nic) { return of_nics(5 + 2 * channel, nic); }  // of a put
-  std::int64_t* time_rx(std::size_t channel, std::size_t nic) { return of_nics(6 + 2 * channel, nic); }
+  std::int64_t* time_tx(std::size_t size, std::size_t nic) { return of_nics(5 + 2 * size, nic); }  // of a put
+  std::int64_t* time_rx(std::size_t size, std::size_t nic) { return of_nics(6 + 2 * size, nic); }
   void fill(std::int64_t* row, std::span<const std::int64_t> column, std::size_t i) { std::ranges::copy(column.subspan(i * units_, units_), row); }
 
   // Whether it matters where lanes come to their sums: not in nominal time in which nothing takes a tick.
@@ -93,99 +89,27 @@ class Pairs {
     return !out_.places.empty() && channels_ > 1 && std::ranges::any_of(in_.bytes, [](std::int64_t n) { return n > 0; });
   }
 
-  // The round in which lane `from` puts to the lane `to` of those so many nodes further on.
-  [[nodiscard]] std::size_t round_of(std::size_t from, std::size_t to, std::size_t further) const {
-    return (further - 1) * group_ + (to + group_ - from) % group_;
-  }
-  [[nodiscard]] std::size_t round_of(const Put& p, std::size_t further) const { return round_of(p.from, p.to, further); }
+  [[nodiscard]] std::size_t round_of(const PairPut& p, std::size_t further) const { return after_.round_of(p.from, p.to, further); }
 
   [[nodiscard]] bool copies() const { return !in_.copy_ps.empty(); }
 
-  PairsStatus order_copies(bool repeats) {
-    const auto shortest = static_cast<std::size_t>(std::ranges::min_element(in_.bytes) - in_.bytes.begin());
-    std::vector<bool> longer(lanes_, false);
+  // What a copy takes, and how much longer one of a lane with longer parts.
+  void time_copies() {
     for (std::size_t lane = 0; lane < lanes_; ++lane) {
-      longer[lane] = in_.bytes[lane / group_] > in_.bytes[shortest];
-      if (longer[lane]) some_longer(lane, shortest * group_ + lane % group_);
-      if (lane < group_) fill(copy(lane), in_.copy_ps, shortest * group_ + lane);
+      const std::size_t rank = lane % group_, short_one = after_.shortest() * group_ + rank;
+      if (lane < group_) fill(copy(rank), in_.copy_ps, short_one);
+      for (std::size_t u = 0; after_.is_longer(lane) && u < units_; ++u)
+        longer(rank)[u] = in_.copy_ps[lane * units_ + u] - in_.copy_ps[short_one * units_ + u];
     }
-    copied_ = std::ranges::find(longer, true) != longer.end() ? Copies::some_longer : Copies::alike;
-    const bool takes = std::ranges::any_of(in_.bytes, [](std::int64_t n) { return n > 0; });
-    const std::size_t crossing = takes ? static_cast<std::size_t>(in_.nodes - 1) * group_ : 0, dealt = repeats || channels_ == 1 ? 0 : crossing;
-    if (dealt > 0 && !in_.odd_node.empty()) return deal_orders(longer);
-    std::vector<LaneTurns> lanes(lanes_, {std::vector<std::int64_t>(std::max(group_, dealt), 0), 0});
-    std::int64_t block = 0;
-    for (const Put& p : puts_) {
-      note(lanes, p, (p.to + group_ - p.from) % group_, p.turn);
-      block = std::max(block, p.turn + 1);
-    }
-    if (dealt > 0 && !deal_alike(lanes)) return PairsStatus::too_long;
-    copies_ = PairCopies(static_cast<std::size_t>(in_.nodes) * group_ - 1, group_, longer, crossing, block, lanes);
-    return PairsStatus::ok;
-  }
-
-  // Copies of a lane take longer than those of the other one, of the same rank.
-  void some_longer(std::size_t lane, std::size_t than) {
-    for (std::size_t u = 0; u < units_; ++u) longer(lane % group_)[u] = in_.copy_ps[lane * units_ + u] - in_.copy_ps[than * units_ + u];
-  }
-
-  static void note(std::span<LaneTurns> lanes, const Put& p, std::size_t round, std::int64_t turn) {
-    lanes[p.to].coming[round] = turn;
-    lanes[p.from].last = std::max(lanes[p.from].last, turn);
-  }
-
-  // Orders of copies, of each rank of each node its own.
-  PairsStatus deal_orders(const std::vector<bool>& longer) {
-    const std::size_t between = static_cast<std::size_t>(in_.nodes - 1) * group_;
-    orders_ = std::make_unique<PairOrders>(units_, group_, between, between + group_ - 1, longer);
-    PairTurns turns = dealer();
-    for (std::int32_t turn = 0; turns.next(); ++turn) {
-      for (const PutsOfTurn& some : turns.puts()) {
-        const std::size_t u = std::size_t{64} * some.word, v = u + some.further;
-        const Put& p = puts_[some.row];
-        orders_->put(turn, round_of(p, some.further), p.from, p.to, u, v < units_ ? v : v - units_, some.from);
-      }
-      for (const SinglePut& some : turns.singles()) {
-        const Put& p = puts_[some.row];
-        orders_->put(turn, round_of(p, some.further), p.from, p.to, some.from, some.to, 1);
-      }
-      orders_->end_turn();
-      if (turns.work() > kMostWork) return PairsStatus::too_long;
-    }
-    orders_->find();
-    return PairsStatus::ok;
-  }
-
-  // Turns of all puts, where they repeat in no pattern, but are the same in all nodes.
-  bool deal_alike(std::span<LaneTurns> lanes) {
-    PairTurns turns = dealer();
-    for (std::int64_t turn = 0; turns.next(); ++turn) {
-      for (const SinglePut& some : turns.singles()) note(lanes, puts_[some.row], round_of(puts_[some.row], some.further), turn);
-      if (turns.work() > kMostWork) return false;
-    }
-    return true;
-  }
-
-  [[nodiscard]] PairTurns dealer() const {
-    return PairTurns({static_cast<std::size_t>(in_.nodes), group_, channels_, nics_, in_.nic, in_.odd_node, in_.odd_nic, static_cast<std::size_t>(in_.few)});
-  }
-
-  // The copies of both lanes from those on that wait for this put: the receiver's in the same round, the sender's in the one in which the
-  // receiver puts to it.
-  // Where each node has an order of its own, of units u and v.
-  [[nodiscard]] After after(std::size_t from, std::size_t to, std::size_t round, std::size_t back, std::size_t u = 0, std::size_t v = 0) const {
-    if (!copies()) return {};
-    const PairCopies::Count sender = orders_ ? orders_->of(from, u, back) : copies_.of(from, back);
-    const PairCopies::Count receiver = orders_ ? orders_->of(to, v, round) : copies_.of(to, round);
-    return {sender.all, receiver.all, sender.longer, receiver.longer};
-  }
-
-  [[nodiscard]] After after(const Put& p, std::size_t further, std::size_t u = 0, std::size_t v = 0) const {
-    return after(p.from, p.to, round_of(p, further), round_of(p.to, p.from, static_cast<std::size_t>(in_.nodes) - further), u, v);
   }
 
   // The puts of a block, in the order of service.
   bool deal() {
+    if (cuts_.any()) {
+      cut_.resize(cuts_.kinds() * cuts_.kinds());
+      for (const CutPut& p : cuts_.puts(0, 0)) puts_.push_back({p.size * group_ + p.from, p.size * group_ + p.to, p.a, p.b, p.size, p.from, p.to, 0});
+      return true;
+    }
     Turns turns(2 * nics_);
     std::vector<std::int64_t> used(2 * nics_, 0);
     std::int64_t most = 0;
@@ -202,7 +126,7 @@ class Pairs {
     }
     // As many puts as turns on each NIC: none is left over. Else they stay as they are written.
     if (!in_.odd_node.empty() || std::ranges::any_of(used, [&](std::int64_t n) { return n != 0 && n != most; })) return false;
-    std::ranges::stable_sort(puts_, {}, &Put::turn);
+    std::ranges::stable_sort(puts_, {}, &PairPut::turn);
     return true;
   }
 
@@ -210,16 +134,16 @@ class Pairs {
     // Strips of rounds that stay in a cache; few units do anyway.
     const std::size_t strip = units_ >= 4 * kWide ? kWide : 1, nodes = static_cast<std::size_t>(in_.nodes);
     for (std::size_t d = 1; d < nodes; d += strip) {
-      after_.clear();
+      afters_.clear();
       for (std::size_t further = d; copies() && further < std::min(d + strip, nodes); ++further)
-        for (const Put& p : puts_) after_.push_back(after(p, further));
+        for (const PairPut& p : puts_) afters_.push_back(after_(p, further));
       strips(units_, d, std::min(strip, nodes - d), [&](std::size_t further, std::size_t u, std::size_t end) {
-        round(further % units_, copies() ? after_.data() + (further - d) * puts_.size() : nullptr, u, end);
+        round(further % units_, copies() ? afters_.data() + (further - d) * puts_.size() : nullptr, u, end);
       });
       if (late_nics()) return PairsStatus::overflow;
     }
     const std::int64_t before = (in_.nodes - 2) * (puts_.back().turn + 1);
-    for (const Put& p : puts_)
+    for (const PairPut& p : puts_)
       if (asked()) lasts_.put(before + p.turn, round_of(p, nodes - 1), p.from, p.to);
     return PairsStatus::ok;
   }
@@ -232,7 +156,7 @@ class Pairs {
 
   // Turn by turn, each for all nodes; where these are alike the turns of one are those of all.
   PairsStatus by_turns() {
-    PairTurns turns = dealer();
+    PairTurns turns = dealer(in_);
     if (asked() && !in_.odd_node.empty()) lasts_.count_puts(static_cast<std::uint64_t>(in_.nodes - 1) * group_);
     while (turns.next()) {
       for (const PutsOfTurn& some : turns.puts()) word(some);
@@ -249,20 +173,20 @@ class Pairs {
     const std::size_t u = std::size_t{64} * some.word, to = u + some.further, v = to < units_ ? to : to - units_;
     const std::size_t count = std::min<std::size_t>(64, units_ - u);
     if (asked()) {
-      const Put& p = puts_[some.row];
+      const PairPut& p = puts_[some.row];
       lasts_.put(out_.dealt, round_of(p, some.further), p.from, p.to, u, v, some.from);
     }
     const bool wraps = v + count > units_;
-    const After then = orders_ ? After{} : after(puts_[some.row], some.further);
-    if (!orders_ && !wraps && !odd(u, count) && !odd(v, count) && std::popcount(some.from) > kSparse) {
-      word_to_({rows, plain() ? &times_[some.row] : nullptr, then, copied_, some.from, u, v});
+    const After then = after_.by_node() ? After{} : after_(puts_[some.row], some.further);
+    if (!after_.by_node() && !wraps && !odd(u, count) && !odd(v, count) && std::popcount(some.from) > kSparse) {
+      word_to_({rows, plain() ? &times_[some.row] : nullptr, then, after_.copies(), some.from, u, v});
       return;
     }
     for (std::uint64_t bits = some.from; bits != 0; bits &= bits - 1) {
       const auto i = static_cast<std::size_t>(std::countr_zero(bits));
       const std::size_t from = u + i, at = v + i < units_ ? v + i : v + i - units_;
-      if (orders_ || odd_[from] || odd_[at]) {
-        one(puts_[some.row], rows, orders_ ? after(puts_[some.row], some.further, from, at) : then, from, at);
+      if (after_.by_node() || odd_[from] || odd_[at]) {
+        one(puts_[some.row], rows, after_.by_node() ? after_(puts_[some.row], some.further, from, at) : then, from, at);
       } else {
         few(some.row, then, from, at, 1);
       }
@@ -271,7 +195,7 @@ class Pairs {
 
   // A put that has NICs of its own; where one node is dealt for, all nodes put so.
   void single(const SinglePut& some) {
-    Put at = puts_[some.row];
+    PairPut at = puts_[some.row];
     const std::size_t round = round_of(at, some.further);
     if (in_.odd_node.empty()) {
       if (asked()) lasts_.put(out_.dealt, round, at.from, at.to);
@@ -280,7 +204,7 @@ class Pairs {
     if (asked()) lasts_.put(out_.dealt, round, at.from, at.to, some.from, some.to, 1);
     at.a = some.a;
     at.b = some.b;
-    one(at, rows_of(at), after(at, some.further, some.from, some.to), some.from, some.to);
+    one(at, rows_of(at), after_(at, some.further, some.from, some.to), some.from, some.to);
   }
 
   // What each put takes on each NIC; false where a strip of them could take more time than fits.
@@ -289,11 +213,11 @@ class Pairs {
     for (std::size_t nic = 0; nic < nics_; ++nic) {
       fill(latency_tx(nic), in_.tx_latency_ps, nic);
       fill(latency_rx(nic), in_.rx_latency_ps, nic);
-      for (std::size_t c = 0; c < channels_; ++c) {
+      for (std::size_t size = 0; size < bytes_.size(); ++size) {
         for (std::size_t u = 0; u < units_; ++u) {
-          time_tx(c, nic)[u] = busy(in_.bytes[c], in_.tx_bytes_per_s[nic * units_ + u]);
-          time_rx(c, nic)[u] = busy(in_.bytes[c], in_.rx_bytes_per_s[nic * units_ + u]);
-          longest = std::max({longest, time_tx(c, nic)[u], time_rx(c, nic)[u]});
+          time_tx(size, nic)[u] = busy(bytes_[size], in_.tx_bytes_per_s[nic * units_ + u]);
+          time_rx(size, nic)[u] = busy(bytes_[size], in_.rx_bytes_per_s[nic * units_ + u]);
+          longest = std::max({longest, time_tx(size, nic)[u], time_rx(size, nic)[u]});
         }
       }
     }
@@ -301,14 +225,16 @@ class Pairs {
     for (std::size_t i = 0; i < in_.tx_link.size(); ++i)
       if (changes_.on(in_.tx_link[i]) || changes_.on(in_.rx_link[i])) odd_[i % units_] = true;
     for (const std::int32_t node : in_.odd_node) odd_[static_cast<std::size_t>(node)] = true;
-    for (const Put& p : puts_) rows_.push_back(rows_of(p));
+    for (std::size_t u = 0; cuts_.any() && u < units_; ++u)
+      if (cuts_.kind(u) != 0) odd_[u] = true;
+    for (const PairPut& p : puts_) rows_.push_back(rows_of(p));
     find_plain();
     odd_before_.assign(units_ + 1, 0);
     for (std::size_t u = 0; u < units_; ++u) odd_before_[u + 1] = odd_before_[u] + odd_[u];
-    return longest < kLatest / static_cast<std::int64_t>(kWide * puts_.size());
+    return longest < kLatest / static_cast<std::int64_t>(kWide * std::max(puts_.size(), group_ * in_.cuts.size.size()));
   }
 
-  Rows rows_of(const Put& p) {
+  Rows rows_of(const PairPut& p) {
     return {tx(p.a), rx(p.b), left(p.from), arrived(p.to), time_tx(p.size, p.a), time_rx(p.size, p.b), latency_tx(p.a), latency_rx(p.b),
             late(p.from_rank), late(p.to_rank), copy(p.from_rank), copy(p.to_rank), longer(p.from_rank), longer(p.to_rank)};
   }
@@ -324,7 +250,7 @@ class Pairs {
     for (std::size_t u = 0; u < units_; ++u) found += odd[u] = odd[u] || !plainly(u, like);
     if (found * kRare > units_ || in_.bytes[0] == 0) return;
     odd_ = odd;
-    for (const Put& p : puts_) times_.push_back(time_tx(p.size, 0)[like]);
+    for (const PairPut& p : puts_) times_.push_back(time_tx(p.size, 0)[like]);
     latency_ = latency_tx(0)[like] + latency_rx(0)[like];
   }
 
@@ -354,7 +280,7 @@ class Pairs {
   [[nodiscard]] bool plain() const { return !times_.empty(); }
 
   // What was put plainly to a lane since this was last asked has arrived by then: the last of it, since what comes later arrives later.
-  void settle(const Put& p, std::size_t v) {
+  void settle(const PairPut& p, std::size_t v) {
     std::int64_t &arrives = arrived(p.to)[v], &then = settled(p.b)[v];
     const std::int64_t now = rx(p.b)[v];
     if (now != then) arrives = std::max(arrives, now + latency_);
@@ -363,7 +289,7 @@ class Pairs {
 
   void settle() {
     for (std::size_t i = 0; i < lanes_; ++i) {  // each lane once
-      const Put& p = *std::ranges::find(puts_, i, &Put::to);
+      const PairPut& p = *std::ranges::find(puts_, i, &PairPut::to);
       for (std::size_t u = 0; u < units_; ++u) {
         settle(p, u);
         const std::size_t own = static_cast<std::size_t>(in_.nic[i]);
@@ -382,13 +308,29 @@ class Pairs {
     while (u < end) {
       const std::size_t v = (u + d) % units_, count = std::min({kWide, end - u, units_ - v});
       if (odd(u, count) || odd(v, count)) {
-        for (std::size_t i = 0; i < count; ++i) block(after, u + i, v + i);
+        around_odd(after, u, v, count);
       } else if (count == kWide) {
-        puts_to_({rows_, times_, after, copied_}, u, v);
+        puts_to_({rows_, times_, after, after_.copies()}, u, v);
       } else {
-        for (std::size_t i = 0; i < rows_.size(); ++i) few(i, after != nullptr ? after[i] : After{}, u, v, count);
+        blocks(after, u, v, count);
       }
       u += count;
+    }
+  }
+
+  // Blocks of so many units, which are not odd.
+  void blocks(const After* after, std::size_t u, std::size_t v, std::size_t count) {
+    for (std::size_t i = 0; i < rows_.size(); ++i) few(i, after != nullptr ? after[i] : After{}, u, v, count);
+  }
+
+  // No two of these blocks share a NIC.
+  void around_odd(const After* after, std::size_t u, std::size_t v, std::size_t count) {
+    for (std::size_t i = 0, first = 0; i <= count; ++i) {
+      const bool is_odd = i < count && (odd_[u + i] || odd_[v + i]);
+      if (i < count && !is_odd) continue;
+      if (first < i) blocks(after, u + first, v + first, i - first);
+      if (is_odd) block(after, u + i, v + i);
+      first = i + 1;
     }
   }
 
@@ -403,7 +345,7 @@ class Pairs {
 
   // The puts of one row, of units u to `end` to those so many further on.
   void row(std::size_t i, std::size_t further, std::size_t u, std::size_t end) {
-    const After then = after(puts_[i], further);
+    const After then = after_(puts_[i], further);
     while (u < end) {
       const std::size_t v = (u + further) % units_, count = std::min({kWide, end - u, units_ - v});
       if (odd(u, count) || odd(v, count)) {
@@ -417,11 +359,27 @@ class Pairs {
 
   // A block of one unit to one other.
   void block(const After* after, std::size_t u, std::size_t v) {
+    if (cuts_.any() && (cuts_.kind(u) != 0 || cuts_.kind(v) != 0)) {
+      for (const auto& [put, rows] : cut(cuts_.kind(u), cuts_.kind(v))) one(put, rows, {}, u, v);
+      return;
+    }
     for (std::size_t i = 0; i < puts_.size(); ++i) one(puts_[i], rows_[i], after != nullptr ? after[i] : After{}, u, v);
   }
 
+  // What a node of one kind puts to a node of another one; as lanes, its ranks have that of channel 0.
+  const std::vector<std::pair<PairPut, Rows>>& cut(std::size_t from, std::size_t to) {
+    auto& found = cut_[from * cuts_.kinds() + to];
+    if (found.empty()) {
+      for (const CutPut& p : cuts_.puts(from, to)) {
+        const PairPut put{p.from, p.to, p.a, p.b, p.size, p.from, p.to, 0};
+        found.emplace_back(put, rows_of(put));
+      }
+    }
+    return found;
+  }
+
   // One put of one unit to one other, whatever they are like.
-  void one(const Put& p, const Rows& at, const After& after, std::size_t u, std::size_t v) {
+  void one(const PairPut& p, const Rows& at, const After& after, std::size_t u, std::size_t v) {
     if (plain()) settle(p, v);
     const std::int64_t start = std::max({at.late_from[u], at.late_to[v], at.a[u], at.b[v]});
     at.a[u] = start + at.time_a[u];
@@ -437,23 +395,24 @@ class Pairs {
     if (plain()) settled(p.b)[v] = at.b[v];
   }
 
-  [[nodiscard]] std::int64_t through(std::int64_t start, const Put& put, std::int32_t link, std::int64_t time, std::int64_t rate) const {
-    const std::int64_t nbytes = in_.bytes[put.size];
+  [[nodiscard]] std::int64_t through(std::int64_t start, const PairPut& put, std::int32_t link, std::int64_t time, std::int64_t rate) const {
+    const std::int64_t nbytes = bytes_[put.size];
     return changes_.on(link) ? changes_.through_ps(link, start + (nbytes > 0 ? in_.alpha_ps : 0), nbytes, rate) : start + time;
   }
 
   // The rounds of the own node: in each, every rank puts to another one.
   void inside() {
     Times tx(group_ * units_, 0), rx(tx);
+    const std::span<const std::int64_t> sizes = cuts_.any() ? std::span<const std::int64_t>(&in_.cuts.near_bytes, 1) : in_.bytes;
     for (std::size_t k = 1; k < group_; ++k) {
-      for (std::size_t lane = 0; lane < lanes_; ++lane) {
+      for (std::size_t lane = 0; lane < sizes.size() * group_; ++lane) {
         const std::size_t channel = lane / group_, from = lane % group_, to = (from + k) % group_, others = static_cast<std::size_t>(in_.nodes - 1);
         for (std::size_t u = 0; u < units_; ++u) {
-          const After then = after(lane, channel * group_ + to, others * group_ + k - 1, others * group_ + group_ - k - 1, u, u);
+          const After then = after_.of(lane, channel * group_ + to, others * group_ + k - 1, others * group_ + group_ - k - 1, u, u);
           const std::size_t a = from * units_ + u, b = to * units_ + u;
           const std::int64_t start = std::max({late(from)[u], late(to)[u], tx[a], rx[b]});
-          tx[a] = std::min(start + busy(in_.bytes[channel], in_.near_tx_bytes_per_s[a]), 2 * kLatest);
-          rx[b] = std::min(start + busy(in_.bytes[channel], in_.near_rx_bytes_per_s[b]), 2 * kLatest);
+          tx[a] = std::min(start + busy(sizes[channel], in_.near_tx_bytes_per_s[a]), 2 * kLatest);
+          rx[b] = std::min(start + busy(sizes[channel], in_.near_rx_bytes_per_s[b]), 2 * kLatest);
           const std::int64_t leaves = std::max(tx[a], rx[b]);
           std::int64_t &gone = left(lane)[u], &came = arrived(channel * group_ + to)[u];
           gone = std::max(gone, leaves + then.from * copy(from)[u] + then.longer_from * longer(from)[u]);
@@ -467,18 +426,19 @@ class Pairs {
   const PairsInput& in_;
   PairsOutput& out_;
   std::size_t units_, group_, nics_, channels_, lanes_;
+  PairCuts cuts_;
+  std::span<const std::int64_t> bytes_;  // of a put of each size
+  std::vector<std::vector<std::pair<PairPut, Rows>>> cut_;  // by kinds of both nodes; empty: not asked for yet
   Changes changes_;
   Table table_;
   std::vector<bool> odd_;                 // by unit: timed put by put
   std::vector<std::size_t> odd_before_;  // how many
   std::vector<std::int64_t> times_;      // of plain puts; empty: not plain
   std::int64_t latency_ = 0;
-  std::vector<Put> puts_;
+  std::vector<PairPut> puts_;
   std::vector<Rows> rows_;
-  PairCopies copies_;
-  std::unique_ptr<PairOrders> orders_;  // in place of copies_, where each node has its own
-  Copies copied_ = Copies::none;
-  std::vector<After> after_;  // of a strip of rounds: [rounds][puts of a block]
+  PairAfter after_;
+  std::vector<After> afters_;  // of a strip of rounds: [rounds][puts of a block]
   PairLasts lasts_;
   decltype(&puts_base) puts_to_;
   decltype(&word_base) word_to_;
