@@ -121,6 +121,7 @@ def simulate_pairs(columns: dict[str, object]) -> tuple[int, int]: ...          
 def simulate_rails(columns: dict[str, object]) -> int: ...                      # rails.hpp; into arrived_ps, left_ps, seen_ps, near_left_ps
 def simulate_swaps(columns: dict[str, object]) -> int: ...                      # swaps.hpp; into finish_ps
 def simulate_paired(columns: dict[str, object]) -> int: ...                     # paired.hpp; into finish_ps
+def simulate_partners(columns: dict[str, object]) -> tuple[int, int, int]: ...  # partners.hpp; into finish_ps; (status, puts, those that took turns)
 def vector_targets() -> list[int]: ...                                          # vectors.hpp: what `target` of pairs, rails and exchanges may be on this processor, besides 0, the best
 def order_meeting_puts(columns: dict[str, object]) -> int: ...                  # meeting_puts.hpp: in which order NICs serve puts; into order
 def serve_meeting_puts(columns: dict[str, object]) -> int: ...                  # puts in that order; into tx, rx, left

@@ -58,6 +58,7 @@ class Pairs:
 class Paired:
     """In step s = 1, 2, … rank r and rank r xor s put a part of a block to each other, on each channel its own part, and wait for it.
 
+    Where ranks are no power of two, rank r and rank s - r, modulo their number, in step s = 0, 1, …; who would meet itself rests.
     in_place: what came is copied, once what was put has left; else a rank copies its own part before step 1.
     """
 

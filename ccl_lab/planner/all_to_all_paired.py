@@ -30,9 +30,8 @@ def paired(problem: Problem) -> Builder:
 
 
 def exchanges(problem: Problem) -> Paired | None:
-    """What `paired` repeats; None unless all ranks exchange a block with one other in every step, and of all_to_allv."""
-    n = problem.n
-    if n & (n - 1) or problem.counts is not None:
+    """What `paired` repeats; None of all_to_allv."""
+    if problem.counts is not None:
         return None
     return Paired(problem.slices(problem.nics_per_rank, problem.block_bytes), problem.in_place)
 

@@ -6,6 +6,7 @@
     pairs                 pairs.py       every rank puts to every other one
     rails                 rails.py       blocks meet inside nodes, then cross to the same place of each other node
     exchanges             paired.py      two ranks exchange a block, step by step
+                          partners.py    and where ranks are not in step
     meetings              meetings.py    lanes of healthy nodes meet those that lost NICs
     trees                 trees.py       two trees over nodes, with chains inside them
     swaps                 swaps.py       partners swap many blocks, all nodes alike

@@ -22,6 +22,7 @@ from ..ir import Paired
 from ..topo import Topology
 from .changes import NONE, Changes
 from .columns import busy_ps, no_tiers, too_long
+from .partners import partners_finish
 
 I64 = npt.NDArray[np.int64]
 
@@ -35,23 +36,24 @@ _MOST_INSIDE = 4096
 
 def paired_finish(paired: Paired, topology: Topology, count: int, itemsize: int, late_ps: I64, alpha_ps: int, changes: Changes = NONE, *,
                   merge: bool = True, target: int = 0) -> tuple[I64, dict[str, Any]]:  # fmt: skip
-    """When each rank ends, i64[n_ranks], and counts: puts that were evaluated.
+    """When each rank ends, i64[n_ranks], and counts: puts that were evaluated, and where ranks are not in step those that took `turns`.
 
     Blocks of `count` elements; merge: False evaluates every rank, target: code for one of _core.vector_targets(), for tests. Raises
-    Inapplicable where ranks are not in step with each other (nodes are no powers of two, NICs shared or lost), where switches add latency;
-    UsageError after 13 days. Cost: nothing where all ranks are alike, else 1 ns a put with AVX-512.
+    Inapplicable where switches add latency, and as `partners_finish`; UsageError after 13 days. Cost: nothing where all ranks are alike,
+    else 1 ns a put with AVX-512; where ranks are not in step (no power of two, NICs shared or lost) as `partners_finish`.
     """
     n, channels = topology.n_ranks, paired.channels
     ranks = np.arange(n)
     group = n // topology.n_nodes
-    if n & (n - 1) or n != group * topology.n_nodes or (topology.node_of != ranks // group).any():
-        raise Inapplicable("ranks are not in step with each other unless nodes are equal, and powers of two")
+    if not _in_step(paired, topology):
+        return partners_finish(paired, topology, count, itemsize, late_ps, alpha_ps, changes)
     no_tiers(topology)
     if changes and (changes.link < 3 * n).any():
         raise Inapplicable("rates inside nodes change")
     if channels > 1 and group > _MOST_INSIDE:
         raise Inapplicable(f"ranks of a node have {channels} channels, and at most {_MOST_INSIDE:,} of them are timed so")
-    nic, shares = _own_nics(topology, channels)
+    nic, shares = _nics(topology, channels)
+    shares = shares[:, 0]
     by_nic = [np.flatnonzero(shares == one) for one in np.unique(shares)]
     if paired.in_place and len({len(each) for each in by_nic}) > 1:
         raise Inapplicable("some channels have more of a NIC than others, and all of them copy in one memory")
@@ -89,16 +91,23 @@ def _check(status: int) -> None:
         raise Inapplicable("puts take days" if status == _TOO_LONG else "columns do not fit")
 
 
-def _own_nics(topology: Topology, channels: int) -> tuple[I64, I64]:
-    """The NIC of each channel and rank, [channels, n_ranks], and for each channel the first one that has the same."""
+def _in_step(paired: Paired, topology: Topology) -> bool:
+    """Whether all ranks take each step at one tick of nominal time: a power of two of them, in equal nodes, with NICs of their own."""
+    n = topology.n_ranks
+    group = n // topology.n_nodes
+    if n & (n - 1) or n != group * topology.n_nodes or (topology.node_of != np.arange(n) // group).any():
+        return False
+    nic, shares = _nics(topology, paired.channels)
+    return bool((shares == shares[:, :1]).all()) and len(np.unique(nic)) == len(np.unique(shares)) * n
+
+
+def _nics(topology: Topology, channels: int) -> tuple[I64, I64]:
+    """The NIC of each channel and rank, and the first channel that has the same one: [channels, n_ranks] both."""
     ranks = np.arange(topology.n_ranks)
     if topology.n_nodes == 1:
-        return np.tile(ranks, (channels, 1)), np.zeros(channels, np.int64)
+        return np.tile(ranks, (channels, 1)), np.zeros((channels, topology.n_ranks), np.int64)
     nic = topology.node_of * topology.nics_per_node + topology.nic_of(ranks, np.arange(channels)[:, None])
-    same = np.argmax(nic[:, None] == nic[None], axis=1)
-    if (same != same[:, :1]).any() or len(np.unique(nic)) < len(np.unique(same[:, 0])) * len(ranks):
-        raise Inapplicable("ranks share NICs, and are not in step with each other")
-    return nic.astype(np.int64), same[:, 0]
+    return nic.astype(np.int64), np.argmax(nic[:, None] == nic[None], axis=1)
 
 
 class _Far(NamedTuple):

@@ -13,6 +13,7 @@
 #include "sim/meetings.hpp"
 #include "sim/paired.hpp"
 #include "sim/pairs.hpp"
+#include "sim/partners.hpp"
 #include "sim/rails.hpp"
 #include "sim/swaps.hpp"
 #include "sim/trees.hpp"
@@ -71,6 +72,22 @@ int simulate_paired(const nb::dict& columns) {
   const auto finish_ps = c.get<std::int64_t>("finish_ps");
   const ccl_lab::Unlocked unlocked;
   return static_cast<int>(ccl_lab::sim::simulate_paired(in, finish_ps));
+}
+
+std::tuple<int, std::int64_t, std::int64_t> simulate_partners(const nb::dict& columns) {
+  const ccl_lab::bind::Columns c(columns);
+  using I64 = const std::int64_t;
+  using I32 = const std::int32_t;
+  const ccl_lab::sim::PartnersInput in{
+      .ranks = c.number("ranks"), .nics = c.number("nics"), .channels = c.number("channels"), .in_place = c.number("in_place") != 0,
+      .node = c.get<I32>("node"), .nic = c.get<I32>("nic"), .bytes = c.get<I64>("bytes"), .late_ps = c.get<I64>("late_ps"),
+      .begin_ps = c.get<I64>("begin_ps"), .copy_ps = c.get<I64>("copy_ps"), .alpha_ps = c.number("alpha_ps"),
+      .bytes_per_s = c.get<I64>("bytes_per_s"), .latency_ps = c.get<I64>("latency_ps"), .link = c.get<I32>("link"), .links = c.number("links"),
+      .changes = c.changes()};
+  ccl_lab::sim::PartnersOutput out{.finish_ps = c.get<std::int64_t>("finish_ps")};
+  const ccl_lab::Unlocked unlocked;
+  const auto status = ccl_lab::sim::simulate_partners(in, out);
+  return {static_cast<int>(status), out.puts, out.turns};
 }
 
 int simulate_swaps(const nb::dict& columns) {
@@ -232,6 +249,8 @@ void bind_sim_nodes(nb::module_& m) {
         "native/src/sim/rails.hpp says. Use ccl_lab.simulate.");
   m.def("simulate_paired", &simulate_paired, nb::arg("columns"),
         "Times of pairwise exchanges, into the column finish_ps; returns the status, as native/src/sim/paired.hpp says. Use ccl_lab.simulate.");
+  m.def("simulate_partners", &simulate_partners, nb::arg("columns"),
+        "Times of pairwise exchanges out of step, into the column finish_ps; returns (status, puts, those that took turns) (native/src/sim/partners.hpp).");
   m.def("simulate_swaps", &simulate_swaps, nb::arg("columns"),
         "Times of partners that swap many blocks, into the column finish_ps; returns the status (native/src/sim/swaps.hpp).");
   m.def("sweep_meeting_batches", &sweep_meeting_batches, nb::arg("columns"),

@@ -8,6 +8,7 @@
 
 #include "check.hpp"
 #include "sim/paired.hpp"
+#include "sim/partners.hpp"
 #include "sim/rails.hpp"
 #include "sim/swaps.hpp"
 
@@ -399,6 +400,33 @@ TEST(swaps_end_as_their_blocks) {
   drawn.apart = {1, 1, 0};
   drawn.tx = {6, 10};
   CHECK(simulate_swaps(drawn.input(), finish) == SwapStatus::bad_input);
+}
+
+// Two nodes of two ranks on one NIC put 100 bytes to one another, a byte a picosecond: one step inside, then four puts on each NIC.
+TEST(partners_that_share_a_nic_take_turns) {
+  const std::vector<std::int32_t> nodes = {0, 0, 1, 1}, links;
+  const I64s bytes = {100}, zero(4, 0), rates(12, 1'000'000'000'000), latency(12, 0);
+  I64s finish(4);
+  PartnersOutput out{.finish_ps = finish};
+  PartnersInput in;
+  in.ranks = 4, in.nics = 2, in.channels = 1, in.node = nodes, in.nic = nodes, in.bytes = bytes, in.late_ps = zero, in.begin_ps = zero, in.copy_ps = zero;
+  in.bytes_per_s = rates, in.latency_ps = latency, in.link = links;
+  CHECK(simulate_partners(in, out) == PartnersStatus::ok);
+  CHECK(finish == I64s(4, 500) && out.puts == 12 && out.turns == 4);
+  const auto refused = [&](auto change) {
+    PartnersInput bad = in;
+    change(bad);
+    return simulate_partners(bad, out) == PartnersStatus::bad_input;
+  };
+  CHECK(!refused([](PartnersInput&) {}));
+  CHECK(refused([](PartnersInput& bad) { bad.nics = 1; }));
+  CHECK(refused([](PartnersInput& bad) { bad.ranks = 3; }));
+  CHECK(refused([](PartnersInput& bad) { bad.channels = 2; }));
+  CHECK(refused([](PartnersInput& bad) { bad.copy_ps = bad.copy_ps.first(3); }));
+  CHECK(refused([](PartnersInput& bad) { bad.bytes = bad.late_ps.first(1); }));
+  const I64s slow(12, 1), long_ones = {std::int64_t{1} << 50};
+  in.bytes_per_s = slow, in.bytes = long_ones;
+  CHECK(simulate_partners(in, out) == PartnersStatus::too_long);
 }
 
 TEST(columns_of_exchanges_that_do_not_fit_are_refused) {
