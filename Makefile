@@ -5,7 +5,8 @@
 # make sanitize-gpu  tests/gpu under compute-sanitizer, where a GPU and the CUDA toolkit are
 #
 # Needs python3 >= 3.10, a C++20 compiler and make; all else is installed into $(VENV). Re-running rebuilds only what changed.
-# Variables: PYTHON, VENV, LAB_ARGS (say "--no-browser --port 8899"), DEMO_ARGS, TEST_ARGS, BENCH_ARGS (say "--quick"), FUZZ_INPUTS.
+# Variables: PYTHON, VENV, LAB_ARGS (say "--no-browser --port 8899"), DEMO_ARGS, TEST_ARGS, BENCH_ARGS (say "--quick"), FUZZ_INPUTS,
+# DRAWS (share of random cases that tests draw: all, or say 0.5; a quarter by default).
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -13,6 +14,7 @@ LAB_ARGS ?=
 DEMO_ARGS ?= --out out
 TEST_JOBS ?= 2
 TEST_ARGS ?=
+DRAWS ?=
 BENCH_ARGS ?=
 FUZZ_INPUTS ?= 1000000
 SECONDS ?= 60
@@ -55,7 +57,8 @@ demo: build
 
 # Machines of the rig have a core each and their NICs have timers, so their tests come after the others, one by one.
 test: build test-native
-	$(BIN)/python -m pytest -q -n $(TEST_JOBS) --dist loadfile --ignore tests/rdma --expected-skips tests/expected_skips.txt $(TEST_ARGS)
+	$(BIN)/python -m pytest -q -n $(TEST_JOBS) --dist loadfile --ignore tests/rdma --expected-skips tests/expected_skips.txt \
+	  $(if $(DRAWS),--draws $(DRAWS)) $(TEST_ARGS)
 	$(MAKE) --no-print-directory test-rdma TEST_ARGS=
 
 bench: build

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import pytest
 
-from . import rig
+from . import rig, shares
 
 
 class ExpectedSkip(NamedTuple):
@@ -84,6 +84,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell's background job ignores the interrupt, and its children with it: tests that send one need it to arrive.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    shares.draw(config.getoption("--draws"))
 
 
 def read_expected(path: Path) -> list[ExpectedSkip]:
@@ -119,6 +120,7 @@ def compare(skips: dict[str, str], expected: list[ExpectedSkip], ran: set[str]) 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--expected-skips", metavar="FILE", help="fail when the skips differ from those FILE lists")
     parser.addoption("--seed", type=int, default=20260101, help="seed of the property tests and fuzzers")
+    parser.addoption("--draws", type=shares.share_of, default=shares.DEFAULT, help="share of the random cases of tests/sim, or all of them")
     parser.addoption("--cases", type=int, default=1000, help="random cases of the property tests")
     parser.addoption("--case", type=int, help="run only this random case")
     parser.addoption("--mutants", type=int, default=120, help="mutants per algorithm (0: all)")

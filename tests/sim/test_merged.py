@@ -15,6 +15,7 @@ from ccl_lab.simulator import exact_times, finish_times, hierarchy, loops, summa
 from ccl_lab.simulator.changes import Changes
 from ccl_lab.topo import Topology
 
+from ..shares import expected, first_of
 from .cases import links_of, random_changes
 from .test_scale import draw
 
@@ -70,7 +71,7 @@ def test_what_goes_round_by_round_is_the_same_merged(monkeypatch: pytest.MonkeyP
         merged.append(found[-1]["merged"])
         return found
 
-    for seed in range(40):
+    for seed in first_of(range(40)):
         drawn = draw(seed + 700, HIERARCHICAL)
         if drawn is None or drawn[1].loops is None:
             continue
@@ -84,7 +85,7 @@ def test_what_goes_round_by_round_is_the_same_merged(monkeypatch: pytest.MonkeyP
                 except Inapplicable:
                     continue
                 assert found.tolist() == want.tolist(), (seed, merge)
-    assert sum(count > 0 for count in merged) > 20
+    assert sum(count > 0 for count in merged) >= expected(21)
 
 
 def test_two_lost_nics_whose_rails_meet() -> None:
