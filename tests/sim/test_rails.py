@@ -177,10 +177,10 @@ def test_what_rails_cannot_say_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("collective", "whole", "gone"), [
-    ("all_to_all", "direct", "hierarchical"), ("all_gather", "recursive_doubling", "recursive_doubling"),
+    ("all_to_all", "direct", "balance"), ("all_gather", "recursive_doubling", "recursive_doubling"),
     ("reduce_scatter", "recursive_halving", "recursive_halving")])  # fmt: skip
 def test_auto_takes_what_is_timed_among_131072_ranks(collective: str, whole: str, gone: str) -> None:
-    """Every rank to every other one only where no NIC is lost; what many blocks cross with is told once."""
+    """Every rank to every other one, around lost NICs by a timetable; what many blocks cross with is told once."""
     for faults, algorithm in (([], whole), (["nic:node=7,nic=2"], gone)):
         found = simulate(collective, "h100:nodes=16384", "1GiB", faults=faults)
         assert found.meta["algorithm"] == algorithm and found.meta["reasons"][0].endswith("chosen")

@@ -1,6 +1,7 @@
 // Puts of direct algorithms, of many nodes at once (pairs.hpp).
 //
 // Is: what a put does to when NICs are free, and to when all has left and arrived, for rows of nodes. Is not: which puts come when (pairs.cpp).
+// Some loops are not to be unrolled: where they are short a compiler did that before it looked for vectors, and found none.
 #pragma once
 
 #include <algorithm>
@@ -57,6 +58,7 @@ template <Copies kCopies>
 // last byte leaves, so that it follows from when they are free at last when all has left and arrived.
 [[gnu::always_inline]] inline void put_plainly(const Rows& rows, std::int64_t time, std::size_t u, std::size_t v, std::size_t count) {
 #pragma GCC ivdep
+#pragma GCC unroll 1
   for (std::size_t w = 0; w < count; ++w) rows.a[u + w] = rows.b[v + w] = std::max(rows.a[u + w], rows.b[v + w]) + time;
 }
 
@@ -86,6 +88,7 @@ template <Copies kCopies>
 template <Copies kCopies>
 [[gnu::always_inline]] inline void put_some(const Rows& rows, const After& after, std::uint64_t from, std::size_t u, std::size_t v) {
 #pragma GCC ivdep
+#pragma GCC unroll 1
   for (std::size_t w = 0; w < 64; ++w) {
     const bool puts = (from >> w & 1) != 0;
     const std::int64_t start = std::max(std::max(rows.late_from[u + w], rows.late_to[v + w]), std::max(rows.a[u + w], rows.b[v + w]));
@@ -102,6 +105,7 @@ template <Copies kCopies>
 
 [[gnu::always_inline]] inline void put_some_plainly(const Rows& rows, std::int64_t time, std::uint64_t from, std::size_t u, std::size_t v) {
 #pragma GCC ivdep
+#pragma GCC unroll 1
   for (std::size_t w = 0; w < 64; ++w) {
     const std::int64_t leaves = std::max(rows.a[u + w], rows.b[v + w]) + time;
     const bool puts = (from >> w & 1) != 0;
