@@ -143,10 +143,11 @@ TEST_ON_BOTH_KERNELS(a_buffer_around_what_was_freed_has_none_of_its_pages) {
     rank.notice_often(small, kBig);
     CHECK_EQ(rank.registry->size(), std::size_t{1});
     const std::uintptr_t was = place_of_freed(small);
-    void* const large = std::malloc(4 * kBig);
+    const std::size_t nbytes = 4 * kBig + 4096 * static_cast<std::size_t>(i);  // of the same place and size it would come again
+    void* const large = std::malloc(nbytes);
     const auto begin = reinterpret_cast<std::uintptr_t>(large);
-    around = begin < was && was + kBig <= begin + 4 * kBig;
-    rank.registry->notice(large, 4 * kBig);
+    around = begin < was && was + kBig <= begin + nbytes;
+    rank.registry->notice(large, nbytes);
     if (around) CHECK_EQ(rank.registry->size(), std::size_t{0});
     std::free(large);
     if (!around) fillers.push_back(std::malloc(kBig));  // it went into a gap that is too small for the large one
