@@ -187,9 +187,14 @@ class Shares(NamedTuple):
         return int(self.whole.sum())
 
     @property
+    def used(self) -> I64:
+        """The channels that anybody uses, rising."""
+        return np.flatnonzero(self.whole + self.hurt.sum(axis=(0, 1)))
+
+    @property
     def channels(self) -> int:
         """Channels up to the last one that anybody uses."""
-        return int(np.flatnonzero(self.whole + self.hurt.sum(axis=(0, 1))).max()) + 1
+        return int(self.used[-1]) + 1
 
     def of(self, topology: Topology, rank: I64) -> I64:
         """Those of each of `rank`, i64[len(rank), CHANNELS]."""
@@ -315,8 +320,7 @@ def _replace_blocks(b: Builder, problem: Problem) -> None:
         other = (rank + distance) % n
         sent = pieces(problem.topology, rank, other)
         b.flush(rank=rank[sent.row], peer=other[sent.row], channel=sent.channel)
-    found = shares(problem.topology)
-    for channel in np.flatnonzero(found.whole + found.hurt.sum(axis=(0, 1))):
+    for channel in shares(problem.topology).used:
         if channel:
             b.signal(rank=rank, peer=rank, channel=int(channel), sig_channel=int(channel))
             b.wait(rank=rank, peer=rank, channel=0, sig_channel=int(channel))

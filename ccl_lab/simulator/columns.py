@@ -1,6 +1,6 @@
 """What evaluations node by node have in common: after how many nodes all repeats, and how long bytes take at each of many rates.
 
-Is: helpers of pairs.py and rails.py. Is not: an evaluation.
+Is: helpers of pairs.py, paired.py, partners.py and rails.py. Is not: an evaluation.
 """
 
 from __future__ import annotations
@@ -12,8 +12,12 @@ import numpy.typing as npt
 
 from ..errors import Inapplicable, UsageError
 from ..topo import Topology, duration_ps
+from .changes import Changes
 
 I64 = npt.NDArray[np.int64]
+
+# What evaluations of pairs say: native/src/sim/pairs.hpp, paired.hpp, partners.hpp.
+_OK, _TOO_LONG, _OVERFLOW, _BAD, _OUT_OF_MEMORY = range(5)
 
 
 def period(columns: list[npt.NDArray[Any]]) -> int:
@@ -30,6 +34,16 @@ def too_long() -> UsageError:
     return UsageError("the schedule would take more than 13 days: raise the rates or lower the size.")
 
 
+def check(status: int, what: str, why_too_long: str) -> None:
+    """Raises MemoryError where there is none for simulating `what`, UsageError after 13 days, Inapplicable for all else but ok."""
+    if status == _OUT_OF_MEMORY:
+        raise MemoryError(f"simulating {what}")
+    if status == _OVERFLOW:
+        raise too_long()
+    if status != _OK:
+        raise Inapplicable(why_too_long if status == _TOO_LONG else "columns do not fit")
+
+
 def busy_ps(nbytes: int, rates: I64) -> I64:
     """Picoseconds that bytes need at each rate; UsageError after 13 days."""
     rate, which = np.unique(rates, return_inverse=True)
@@ -43,3 +57,9 @@ def no_tiers(topology: Topology) -> None:
     """Raises Inapplicable where switches add latency, which depends on the pair of nodes."""
     if topology.tiers_add_latency:
         raise Inapplicable("switches between nodes add latencies of their own")
+
+
+def no_changes_inside(changes: Changes, topology: Topology) -> None:
+    """Raises Inapplicable where rates of anything but NICs change in time."""
+    if changes and (changes.link < 3 * topology.n_ranks).any():
+        raise Inapplicable("rates inside nodes change")

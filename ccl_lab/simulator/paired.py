@@ -21,12 +21,11 @@ from ..errors import Inapplicable
 from ..ir import Paired
 from ..topo import Topology
 from .changes import NONE, Changes
-from .columns import busy_ps, no_tiers, too_long
+from .columns import busy_ps, check, no_changes_inside, no_tiers, too_long
 from .partners import partners_finish
 
 I64 = npt.NDArray[np.int64]
 
-_OK, _TOO_LONG, _OVERFLOW, _BAD, _OUT_OF_MEMORY = range(5)
 _LATEST_PS = 2**60
 
 
@@ -48,8 +47,7 @@ def paired_finish(paired: Paired, topology: Topology, count: int, itemsize: int,
     if not _in_step(paired, topology):
         return partners_finish(paired, topology, count, itemsize, late_ps, alpha_ps, changes)
     no_tiers(topology)
-    if changes and (changes.link < 3 * n).any():
-        raise Inapplicable("rates inside nodes change")
+    no_changes_inside(changes, topology)
     if channels > 1 and group > _MOST_INSIDE:
         raise Inapplicable(f"ranks of a node have {channels} channels, and at most {_MOST_INSIDE:,} of them are timed so")
     nic, shares = _nics(topology, channels)
@@ -77,18 +75,9 @@ def paired_finish(paired: Paired, topology: Topology, count: int, itemsize: int,
             **{name: np.ascontiguousarray(each, np.int64).ravel() for name, each in given.items()},
             **{name: np.ascontiguousarray(each[: len(some) * bool(changes)]).ravel() for name, each in far.links.items()},
             "finish_ps": ends, **changes.columns()})  # fmt: skip
-        _check(status)
+        check(status, "exchanges", "puts take days")
         finish, puts = np.maximum(finish, ends), puts + (1 if alike else n) * (n - 1) * len(some)
     return finish, {"puts": puts}
-
-
-def _check(status: int) -> None:
-    if status == _OUT_OF_MEMORY:
-        raise MemoryError("simulating exchanges")
-    if status == _OVERFLOW:
-        raise too_long()
-    if status != _OK:
-        raise Inapplicable("puts take days" if status == _TOO_LONG else "columns do not fit")
 
 
 def _in_step(paired: Paired, topology: Topology) -> bool:

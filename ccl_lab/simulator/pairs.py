@@ -20,11 +20,10 @@ from ..errors import Inapplicable
 from ..ir import Pairs
 from ..topo import Topology
 from .changes import NONE, Changes
-from .columns import busy_ps, no_tiers, period, too_long
+from .columns import busy_ps, check, no_changes_inside, no_tiers, period, too_long
 
 I64 = npt.NDArray[np.int64]
 
-_OK, _TOO_LONG, _OVERFLOW, _BAD, _OUT_OF_MEMORY = range(5)
 # Of nodes between which nothing is alike: 0.3 ns each; inside nodes 2 ns.
 _MOST_PUTS, _MOST_INSIDE = 40_000_000_000, 2_000_000_000
 # Puts of nodes whose lanes have other NICs than those of most: they are dealt out one by one, in minutes.
@@ -57,11 +56,8 @@ def pair_finish(pairs: Pairs, topology: Topology, count: int, itemsize: int, lat
     for name, ids in (("tx", tx), ("rx", rx), ("near_tx", grid), ("near_rx", topology.n_ranks + grid)):
         columns |= {f"{name}_bytes_per_s": links.bytes_per_s[ids], f"{name}_latency_ps": links.latency_ps[ids]}
     local = topology.local_bytes_per_s[grid]
-    where = []
-    if changes:
-        if (changes.link < first).any():
-            raise Inapplicable("rates inside nodes change")
-        where = [np.where(np.isin(link, changes.link), link, -1) for link in (tx, rx)]
+    no_changes_inside(changes, topology)
+    where = [np.where(np.isin(link, changes.link), link, -1) for link in (tx, rx)] if changes else []
     kind = [cut.columns["cut_kind"]] if pairs.cuts else []
     units = period([*columns.values(), local, *where, *kind]) if merge and not len(odd.node) else nodes
     _few(nodes, units, group, pairs.channels)
@@ -84,7 +80,7 @@ def pair_finish(pairs: Pairs, topology: Topology, count: int, itemsize: int, lat
         **{name: np.ascontiguousarray(link[:units if changes else 0].T, np.int32).ravel()
            for name, link in (("tx_link", tx), ("rx_link", rx))},
         **changes.columns()})  # fmt: skip
-    _check(status)
+    check(status, "pairs", "turns follow no pattern, and take many minutes to deal out")
     arrived, left = (times.reshape(pairs.channels, group, units).transpose(0, 2, 1) for times in (arrived, left))
     finish = np.maximum(arrived, left).max(axis=0)
     late = late_ps[grid][:units]
@@ -191,15 +187,6 @@ def _few(nodes: int, units: int, group: int, channels: int) -> None:
     if puts > _MOST_PUTS or inside > _MOST_INSIDE:
         raise Inapplicable(f"{puts + inside:,} puts differ, and at most {_MOST_PUTS:,} between nodes and {_MOST_INSIDE:,} inside them are "
                            "timed one by one")
-
-
-def _check(status: int) -> None:
-    if status == _OUT_OF_MEMORY:
-        raise MemoryError("simulating pairs")
-    if status == _OVERFLOW:
-        raise too_long()
-    if status != _OK:
-        raise Inapplicable("turns follow no pattern, and take many minutes to deal out" if status == _TOO_LONG else "columns do not fit")
 
 
 def _summed(pairs: Pairs, sizes: I64, local: I64, arrived: I64, left: I64, order: I64) -> I64:

@@ -16,11 +16,9 @@ from ..errors import Inapplicable
 from ..ir import Paired
 from ..topo import Topology
 from .changes import Changes
-from .columns import busy_ps, no_tiers, too_long
+from .columns import busy_ps, check, no_changes_inside, no_tiers
 
 I64 = npt.NDArray[np.int64]
-
-_OK, _TOO_LONG, _OVERFLOW, _BAD, _OUT_OF_MEMORY = range(5)
 
 # Puts that are timed in minutes, one by one.
 _MOST_PUTS = 5_000_000_000
@@ -35,8 +33,7 @@ def partners_finish(paired: Paired, topology: Topology, count: int, itemsize: in
     """
     n, channels, nics = topology.n_ranks, paired.channels, topology.n_nodes * topology.nics_per_node
     no_tiers(topology)
-    if changes and (changes.link < 3 * n).any():
-        raise Inapplicable("rates inside nodes change")
+    no_changes_inside(changes, topology)
     if topology.n_nodes == 1:
         raise Inapplicable("ranks of one node that are no power of two are not in step with each other")
     if count == 0:
@@ -59,10 +56,5 @@ def partners_finish(paired: Paired, topology: Topology, count: int, itemsize: in
         "alpha_ps": alpha_ps, "bytes_per_s": links.bytes_per_s[ids], "latency_ps": links.latency_ps[ids],
         "link": ids[: 2 * nics * bool(changes)].astype(np.int32), "links": len(links), "finish_ps": finish,
         **changes.columns()})  # fmt: skip
-    if status == _OUT_OF_MEMORY:
-        raise MemoryError("simulating exchanges")
-    if status == _OVERFLOW:
-        raise too_long()
-    if status != _OK:
-        raise Inapplicable("puts take days" if status == _TOO_LONG else "columns do not fit")
+    check(status, "exchanges", "puts take days")
     return finish, {"puts": puts, "turns": turns}

@@ -20,7 +20,7 @@ from ..errors import Inapplicable
 from ..ir import Rails
 from ..topo import INSTANT, Topology
 from .changes import NONE, Changes
-from .columns import busy_ps, no_tiers, period, too_long
+from .columns import busy_ps, no_changes_inside, no_tiers, period, too_long
 
 I64 = npt.NDArray[np.int64]
 
@@ -48,8 +48,7 @@ def rail_finish(rails: Rails, topology: Topology, count: int, itemsize: int, lat
     channels, local = range(rails.channels), topology.local_bytes_per_s[grid]
     nics = [topology.nic_of(grid, channel) for channel in channels]
     _apart(nics, m)
-    if changes and (changes.link < first).any():
-        raise Inapplicable("rates inside nodes change")
+    no_changes_inside(changes, topology)
     where = [np.where(np.isin(each, changes.link), each, -1) for each in ids] if changes else []
     units = period([*outside.values(), *near.values(), *nics, local, *where]) if merge else nodes
     classes, class_of = _classes([each[:units] for each in near.values()])

@@ -24,8 +24,8 @@
 //  - A signal is raised when every segment before it in its lane, and every signal before it on its channel, has landed:
 //    nobody skips forward, and nothing is published twice.
 //  - A segment is sent again only after the path that carried it is quiet at both ends: no late write.
-//  - The source of a put is its owner's again when the put completes: large ones when confirmed, small ones are copied, at once
-//    once the system has them or when there is nothing else to do, but for memory of a GPU, which the host does not read.
+//  - The source of a put is its owner's again when the put completes: large ones when confirmed, small ones are copied, at once,
+//    when the system has them or when there is nothing else to do, but for memory of a GPU, which the host does not read.
 //  - Every put and get completes once; with an error where no path to the peer is left and none came back in time.
 //  - One thread at a time. Once grown to what a program posts, nothing is allocated while no path is lost.
 #pragma once
