@@ -52,9 +52,8 @@ class Summary:
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise UsageError(f"slowest_ranks({count!r}): expected a whole number of ranks, 1 or more.")
         order = np.lexsort((np.arange(len(self.finish_ps)), -self.finish_ps))[:count]
-        median = float(np.median(self.finish_ps))
-        finish = self.finish_ps.astype(float) / 1e6
-        return [{"rank": int(rank), "finish_us": float(finish[rank]), "behind_us": float(finish[rank]) - median / 1e6} for rank in order]
+        behind = self.finish_ps - float(np.median(self.finish_ps))  # in picoseconds: differences of microseconds would not be round
+        return [{"rank": int(rank), "finish_us": int(self.finish_ps[rank]) / 1e6, "behind_us": float(behind[rank]) / 1e6} for rank in order]
 
     def __repr__(self) -> str:
         m = self.meta

@@ -15,6 +15,7 @@ import numpy as np
 from .. import units
 from ..errors import UsageError
 from . import exposed, specs
+from .chart import plot_style, size_axis
 from .export import export_html
 from .faults import ICONS
 from .view import View
@@ -29,7 +30,9 @@ __all__ = [
     "heatmap",
     "overlap",
     "panel",
+    "plot_style",
     "schedule",
+    "size_axis",
     "timeline",
     "topology",
     "trace_diff",

@@ -1,4 +1,4 @@
-"""algbw and busbw against message size, in plotly for notebooks and as plain lines for the small native chart.
+"""algbw and busbw against message size, in plotly for notebooks and as plain lines for the small native chart; the look of all plotly figures.
 
 Is: records -> figure. Is not: a measurement. The plotly template has no ground of its own and middle-grey ink, so that
 it reads on dark and light pages alike (plotly's own stays white in a dark theme).
@@ -64,6 +64,8 @@ def template() -> Any:
         "linecolor": _GRID,
         "ticks": "outside",
         "tickcolor": _GRID,
+        "exponentformat": "none",
+        "separatethousands": True,
     }
     layout = {
         "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)", "colorway": list(COLORS),
@@ -71,6 +73,32 @@ def template() -> Any:
         "margin": {"l": 64, "r": 16, "t": 36, "b": 52}, "legend": {"orientation": "h", "y": 1.14},
     }  # fmt: skip
     return go.layout.Template(layout=layout)
+
+
+def plot_style() -> None:
+    """From here on the plotly figures of this process look like those of ccl_lab: no ground of their own, ink that reads on dark and light.
+
+    Is: the default template of plotly (`plotly.io.templates`), with the legend beside the figure and room for a title. A figure that names
+    a template of its own keeps it. Undo: `plotly.io.templates.default = "plotly"`.
+    """
+    import plotly.io
+
+    beside = template()
+    beside.layout.update(margin={"t": 56, "r": 24}, legend={"orientation": "v", "y": 1}, title={"x": 0, "xref": "paper", "font": {"size": 15}})
+    plotly.io.templates["ccl_lab"] = beside
+    plotly.io.templates.default = "ccl_lab"
+
+
+def size_axis(sizes: Any, title: str = "message size", ticks: int = 9) -> dict[str, Any]:
+    """A logarithmic axis of bytes whose ticks say 64 KiB and not 65.536k: `figure.update_xaxes(**size_axis(sizes))`.
+
+    sizes: bytes, in any order; at most some `ticks` of them get a tick.
+    """
+    from .. import units
+
+    found = sorted({int(size) for size in sizes})
+    shown = found[:: max(1, -(-len(found) // ticks))]
+    return {"type": "log", "title": title, "tickvals": shown, "ticktext": [units.format_size(n) for n in shown]}
 
 
 def figure(records: Any) -> Any:
@@ -89,11 +117,7 @@ def figure(records: Any) -> Any:
             hover = f"{line['name']} {word}<br>%{{text}}<br>%{{y:.4g}} GB/s<extra></extra>"
             fig.add_scatter(x=line["nbytes"], y=line[word], name=f"{line['name']} {word}", text=text, hovertemplate=hover,
                             mode="lines+markers", line={**style, "dash": dash}, marker=marker)  # fmt: skip
-    sizes = sorted({n for line in lines for n in line["nbytes"]})
-    shown = sizes[:: max(1, len(sizes) // 9)]
-    fig.update_xaxes(
-        type="log", title="message size", tickvals=shown, ticktext=[units.format_size(n) for n in shown]
-    )
+    fig.update_xaxes(**size_axis(n for line in lines for n in line["nbytes"]))
     fig.update_yaxes(title="GB/s", rangemode="tozero")
     fig.update_layout(template=template(), height=380)
     return fig
