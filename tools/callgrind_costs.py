@@ -36,12 +36,9 @@ def _collected(program: str, case: str, iterations: int) -> int:
     return int(match[1])
 
 
-def instructions(program: str, cases: list[str]) -> dict[str, float]:
-    """Instructions of one collective, all its ranks together."""
-    return {
-        case: (_collected(program, case, LONG) - _collected(program, case, SHORT)) / (LONG - SHORT)
-        for case in cases
-    }
+def instructions(program: str, cases: list[str], short: int = SHORT, long: int = LONG) -> dict[str, float]:
+    """Instructions of one iteration of PROGRAM: of one collective, all its ranks together. short, long: iterations of the two runs."""
+    return {case: (_collected(program, case, long) - _collected(program, case, short)) / (long - short) for case in cases}
 
 
 def moved_bytes(program: str) -> list[dict[str, object]]:
