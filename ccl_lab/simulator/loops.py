@@ -82,7 +82,7 @@ class Rows:
             (topology.local_bytes_per_s, orders), (late_ps, orders), (late_ps, ahead)))  # fmt: skip
         self.a_rate, self.b_rate = (by_unit(_taken(links.bytes_per_s, ids)) for ids in (a, b))
         self.latency = by_unit(latency)
-        self.ticks = by_unit((a >= 3 * n).astype(np.uint8))  # links between switches are on no path
+        self.ticks = by_unit(((a >= 3 * n) & (not loops.timetable)).astype(np.uint8))  # links between switches are on no path
         names = topology.link_in_node
         self.names = tuple(by_unit(names.take(ids)) for ids in (2 * n + orders, a, b)) if (chains, stations) != (1, 1) else ()
         self.position = by_unit(np.broadcast_to(np.arange(length), (chains, length)))
@@ -198,7 +198,7 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
     def told(several: int) -> dict[str, Any]:
         return _told(rows, loops, rings, topology, columns, several, changes) | {
             "alpha_ps": alpha_ps, "nominal_bytes": nominal, "n_sizes": sizes.shape[-1], "jumps": jumps,
-            "bytes": np.ascontiguousarray(sizes).ravel(), "one_by_one": one_by_one, "merged": merged,
+            "bytes": np.ascontiguousarray(sizes).ravel(), "one_by_one": one_by_one, "merged": merged, "timetable": loops.timetable,
             "followed": False, "own_time": False, "swept": False,
             "backward": rows.backward.astype(np.uint8)[: len(rows.backward) * both_ways]}  # fmt: skip
 
@@ -378,6 +378,8 @@ def _check(status: int) -> None:
         raise MemoryError("simulating rings")
     if status == _DISORDER:
         raise Inapplicable("a link would be served in another order than round by round, and there are too many messages to time each")
+    if status == _TOO_MUCH:
+        raise Inapplicable("lanes wait for one another in a rhythm that is not found, and there are too many rounds to time each")
     if status == _TOO_MANY:
         raise Inapplicable("rings in both directions pass through too many nodes that are unlike each other")
     if status == _OVERFLOW:
@@ -411,6 +413,8 @@ def one_of(nominal_bytes: I64) -> int:
 
 def _in_step(loops: RingLoops, count: int, itemsize: int, stations: int) -> I64:
     """Nominal bytes of a message of each ring; Inapplicable where shares are no small multiples of one another (paces.hpp)."""
+    if loops.timetable:
+        return np.ones(len(loops.orders), np.int64)
     nominal = loops.nominal_bytes(count, itemsize)
     least, most = int(nominal.min()), int(np.lcm.reduce(np.unique(nominal)))
     one = (nominal == least).all()

@@ -9,9 +9,9 @@
 
 namespace ccl_lab::sim {
 
-Unit::Unit(const RingsInput& in, const RingsOutput& out, bool together)
+Unit::Unit(const RingsInput& in, const RingsOutput& out, bool together, std::int64_t period)
     : in_(in), out_(out), paces_(in.nominal_bytes, in.stations * in.depth), even_(paces_.different.size() == 1), per_slice_(in.steps * in.depth),
-      slice_rounds_((per_slice_ + paces_.least - 1) / paces_.least), period_(in.stations * in.depth),
+      slice_rounds_((per_slice_ + paces_.least - 1) / paces_.least), period_(period > 0 ? period : in.stations * in.depth),
       changes_(in.changes, static_cast<std::size_t>(in.all_links)), together_(together) {
   most_slices_ = *std::max_element(in.slices.begin(), in.slices.end());
   rounds_ = most_slices_ * slice_rounds_;
@@ -266,7 +266,13 @@ void Unit::slice_ends(const At& at, std::vector<Stream>& sent) {
 }
 
 void Unit::handle(const At& at, const Message& message, std::vector<Stream>& sent) {
-  wait(*at.state, message);
+  if (in_.timetable && at.station == 0) {
+    // It was sent at an earlier tick, and nothing was done since: the number of the message says when.
+    at.state->batch = (at.slice * (per_slice_ + 1) + at.message + 1) << kPlaceBits;
+    at.state->clock_ps = larger(at.state->clock_ps, message.arrive_ps);
+  } else {
+    wait(*at.state, message);
+  }
   if (decides(at.message - in_.reducing * in_.depth) < 0) reduce(at);
   if (decides(at.message - (per_slice_ - in_.depth)) < 0) {
     at.state->batch += 1;

@@ -56,8 +56,9 @@ class Choices {
 
 class Unit {
  public:
-  // together: puts of one batch take turns before any of them begins, as where rings come to a rank by different ways.
-  Unit(const RingsInput& in, const RingsOutput& out, bool together = false);
+  // together: puts of one batch take turns before any of them begins, as where rings come to a rank by different ways. period: rounds after
+  // which all may repeat, a multiple of the messages under way; 0: as many as those.
+  Unit(const RingsInput& in, const RingsOutput& out, bool together = false, std::int64_t period = 0);
 
   // What can be done before a message comes in. `sent`: one stream per chain.
   RingsStatus begin(std::int64_t unit, std::vector<Stream>& sent);
@@ -76,6 +77,7 @@ class Unit {
   [[nodiscard]] std::int64_t& round_of(std::int64_t unit) { return round_[static_cast<std::size_t>(unit)]; }
   [[nodiscard]] const std::vector<std::size_t>& ended() const { return ended_; }
   void note_in(Path* path) { path_ = path; }
+  [[nodiscard]] std::int64_t period() const { return period_; }
 
   std::int64_t evaluated = 0, jumped = 0;
 
