@@ -13,7 +13,6 @@
 #include "followed.hpp"
 #include "merged.hpp"
 #include "own_time.hpp"
-#include "paces.hpp"
 #include "runs.hpp"
 #include "swept.hpp"
 #include "unit.hpp"
@@ -34,10 +33,7 @@ bool good(const RingsInput& in) {
   if (in.n_sizes != 1 && in.n_sizes != in.units * in.stations) return false;
   const auto rows = static_cast<std::size_t>(in.units * in.chains * in.stations);
   const auto slots = static_cast<std::size_t>(in.chains * most);
-  if (in.nominal_bytes.size() != in.slices.size() || !all(in.nominal_bytes, time)) return false;
-  if (!Paces::even(in.nominal_bytes) &&
-      (most > 1 || in.n_sizes > 1 || in.followed || in.own_time || in.swept || in.merged || !in.backward.empty() || !Paces::fit(in.nominal_bytes, in.stations * in.depth)))
-    return false;
+  if (!time(in.nominal_bytes)) return false;
   if (in.bytes.size() != slots * static_cast<std::size_t>(in.depth * in.n_sizes) || in.group.size() != slots) return false;
   for (const auto& ids : {in.memory, in.link_a, in.link_b})
     if (ids.size() != rows || !all(ids, [&](std::int32_t id) { return id >= 0 && id < 3 * static_cast<std::int64_t>(rows); })) return false;
@@ -51,12 +47,6 @@ bool good(const RingsInput& in) {
   const std::size_t begins = slots * static_cast<std::size_t>(in.units);
   if (!in.begin_ps.empty() && (in.begin_ps.size() != begins || !all(in.begin_ps, time) || !all(in.begin_batch, time))) return false;
   return in.begin_batch.size() == in.begin_ps.size() && in.ticks.size() == rows && all(in.bytes, [&](std::int64_t b) { return time(2 * b) && b >= 0; });
-}
-
-std::vector<Stream> streams(const RingsInput& in, std::int64_t period) {
-  std::vector<Stream> all;
-  for (const Pace& each : Paces(in.nominal_bytes, in.stations * in.depth).of) all.emplace_back(period * each.messages);
-  return all;
 }
 
 // Rounds evaluated until the first look at what is sent, the longest rhythm looked for, and as many rounds as take some minutes.
@@ -84,7 +74,7 @@ RingsStatus circle(const RingsInput& in, RingsOutput& out, bool together, std::i
   // What units send before they receive is kept for the first time round; of units that send the same, for the first of them.
   std::vector<std::vector<Stream>> first;
   std::vector<std::size_t> first_of(static_cast<std::size_t>(in.units));
-  std::vector<Stream> received, sent = streams(in, unit.period());
+  std::vector<Stream> received, sent(static_cast<std::size_t>(in.chains), Stream(unit.period()));
   for (std::int64_t u = 0; u < in.units; ++u) {
     // Where no slice ends before a message comes in: that would be told by each unit.
     if (const std::int64_t like = in.steps >= in.stations ? runs.as_before(u) : -1; like >= 0) {

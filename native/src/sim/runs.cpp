@@ -5,7 +5,6 @@
 #include <numeric>
 #include <utility>
 
-#include "paces.hpp"
 
 namespace ccl_lab::sim {
 namespace {
@@ -19,7 +18,7 @@ Runs::Runs(const RingsInput& in, RingsOutput& out, Unit& unit) : in_(in), out_(o
   find_alike(1);
   const auto alone = std::ranges::count_if(last_alike_, [u = std::int64_t{0}](std::int64_t last) mutable { return last == u++; });
   // Loops have to be as far in their period as those that they are compared with.
-  const std::int64_t period = unit.period(), rounds = Paces(in.nominal_bytes, in.stations * in.depth).first_rounds;
+  const std::int64_t period = unit.period(), rounds = in.stations * in.depth;
   if (const std::int64_t stride = std::lcm(2 * alone > in.units ? 2 : 1, period / std::gcd(period, rounds)); stride > 1) find_alike(stride);
   visits_.resize(static_cast<std::size_t>(2 * stride_));
 }
