@@ -46,7 +46,8 @@ class RingLoops:
     What is at position p after step s are `span` chunks from first[ring, slice] + ((p - 1 - s) mod length) * stride + i * apart on
     (i-th of `depth`; apart: None for span); stride, span and apart: of all rings, or int64[rings]. slice_of: int64[rings, slices]: place of
     a slice among all, -1 where the ring has fewer. copies: a position copies its own message after it sent it. in_node: slices begin and
-    end with work inside the nodes (`node_phase`).
+    end with work inside the nodes (`node_phase`). timetable: of the schedule; message m of a position, counted over steps and
+    `depth`, is waited for, added and sent on at tick max(0, m - depth * (its place in the node) + 1).
     """
 
     orders: np.ndarray
@@ -62,6 +63,7 @@ class RingLoops:
     copies: bool = False
     in_node: bool = False
     apart: int | np.ndarray | None = None
+    timetable: bool = False
 
     def chunk_bytes(self, count: int, itemsize: int) -> np.ndarray:
         """Bytes of every message, of blocks of `count` elements: int64[rings, slices, depth, 1 or length]; 1 where positions are alike."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..ir import Builder, RingLoops
-from .orders import Rings, ring_loops, rings
+from .orders import Rings, ring_loops, rings, ticks
 from .problem import Problem
 
 
@@ -21,10 +21,11 @@ def ring(problem: Problem) -> Builder:
     return along(problem, "ring", rings(problem))
 
 
-def along(problem: Problem, name: str, at: Rings) -> Builder:
+def along(problem: Problem, name: str, at: Rings, timetable: bool = False) -> Builder:
     """Ring all_gather along given rings."""
     n = problem.n
-    b = problem.builder(name, channels=at.numbers, parts=at.units)
+    b = problem.builder(name, channels=at.numbers, parts=at.units, timetable=timetable)
+    tick = ticks(problem.topology, at, 1) if timetable else None
     order = at.rank.reshape(at.channels, n)
 
     def chunk(position):
@@ -36,10 +37,10 @@ def along(problem: Problem, name: str, at: Rings) -> Builder:
     b.copy(rank=at.rank, src=b.input[mine], dst=b.output[own], channel=at.channel)
     for step in range(n - 1):
         arrived = chunk(at.position - 1 - step)
-        b.step = step
+        b.step = step if tick is None else tick(step)
         b.wait(rank=at.rank, peer=at.prev, channel=at.channel)
         if step < n - 2:
-            b.step = step + 1
+            b.step = step + 1 if tick is None else tick(step)
             b.put(rank=at.rank, peer=at.next, src=b.output[arrived], dst=b.output[arrived], channel=at.channel)
     return b
 
@@ -49,6 +50,7 @@ def loops(problem: Problem) -> RingLoops:
     return loops_along(problem, rings(problem))
 
 
-def loops_along(problem: Problem, at: Rings) -> RingLoops:
+def loops_along(problem: Problem, at: Rings, timetable: bool = False) -> RingLoops:
     """What `along` repeats."""
-    return ring_loops(at, at.units, at.first[:: problem.n], stride=0, depth=1, steps=problem.n - 1, reducing=0, copies=not problem.in_place)
+    return ring_loops(at, at.units, at.first[:: problem.n], stride=0, depth=1, steps=problem.n - 1, reducing=0,
+                      copies=not problem.in_place, timetable=timetable)

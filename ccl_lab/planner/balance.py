@@ -44,7 +44,7 @@ from .degraded import (
 )
 from .direct import rounds
 from .kept import kept_by_topology
-from .orders import Rings, chains, flatten, rings
+from .orders import Rings, chains, flatten
 from .problem import Problem
 
 
@@ -57,8 +57,11 @@ def _named(b: Builder) -> Builder:
 
 
 @kept_by_topology(64)
-def rank_rings(topology: Topology) -> Rings:
-    """A ring over all ranks for each lane: into a node at the rank that crosses, out at another one, whose NIC has least to do."""
+def rank_rings(topology: Topology, one_way: bool = False) -> Rings:
+    """A ring over all ranks for each lane: into a node at the rank that crosses, out at another one, whose NIC has least to do.
+
+    one_way: lanes pass through the ranks between these as the entries follow one another, so that few meet at a time; else as numbered.
+    """
     lanes, size = ring_lanes(topology), topology.ranks_per_node
     nodes, entry = np.array(lanes.nodes), topology.local_of[lanes.rank].astype(np.int64)
     first, kind = rows_alike(np.column_stack([size[nodes], rates_of(topology)[nodes], entry.T]))
@@ -66,15 +69,16 @@ def rank_rings(topology: Topology) -> Rings:
     place = np.cumsum(size[nodes]) - size[nodes]
     orders = np.empty((len(lanes.channel), topology.n_ranks), np.int64)
     for which, column in enumerate(first.tolist()):
-        ways = _ways(entry[:, column], _exits(topology, lanes.nodes[column], entry[:, column], lanes), int(size[nodes[column]]))
+        ways = _ways(entry[:, column], _exits(topology, lanes.nodes[column], entry[:, column], lanes), int(size[nodes[column]]), one_way)
         alike = np.flatnonzero(kind == which)
         orders[:, place[alike][:, None] + np.arange(ways.shape[1])] = ranks[before[nodes[alike]][None, :, None] + ways[:, None, :]]
     return flatten(orders, lanes.channel, lanes.weight)
 
 
-def _ways(entry: I64, leave: I64, size: int) -> I64:
+def _ways(entry: I64, leave: I64, size: int, one_way: bool) -> I64:
     """Local indices in the order in which each lane comes to them, i64[lanes, size]."""
-    between = [[local for local in range(size) if local not in ends] for ends in zip(entry.tolist(), leave.tolist(), strict=True)]
+    between = [[local % size for local in range(first * one_way, first * one_way + size) if local % size not in (first, last)]
+               for first, last in zip(entry.tolist(), leave.tolist(), strict=True)]
     return np.column_stack([entry, np.array(between, np.int64), leave]) if size > 1 else entry[:, None]
 
 
@@ -103,30 +107,37 @@ def _exits(topology: Topology, node: int, entry: I64, lanes: Lanes) -> I64:
 
 
 def all_gather(problem: Problem) -> Builder:
-    """Ring all_gather over the lanes that are left. Bytes and steps as `ring`; T/T0 = 1/(1-X)."""
-    lost = is_degraded(problem.topology)
-    return all_gather_ring.along(problem, "balance", rank_rings(problem.topology)) if lost else _named(all_gather_ring.ring(problem))
+    """Ring all_gather over the lanes that are left, in step. Bytes and steps as `ring`; T/T0 = 1/(1-X)."""
+    if not is_degraded(problem.topology):
+        return _named(all_gather_ring.ring(problem))
+    return all_gather_ring.along(problem, "balance", rank_rings(problem.topology, True), timetable=True)
 
 
 def reduce_scatter(problem: Problem) -> Builder:
-    """Ring reduce_scatter over the lanes that are left. Bytes and steps as `ring`; T/T0 = 1/(1-X)."""
+    """Ring reduce_scatter over the lanes that are left, in step. Bytes and steps as `ring`; T/T0 = 1/(1-X)."""
     if not is_degraded(problem.topology):
         return _named(reduce_scatter_ring.ring(problem))
-    return reduce_scatter_ring.along(problem, "balance", rank_rings(problem.topology))
+    return reduce_scatter_ring.along(problem, "balance", rank_rings(problem.topology, _unequal(problem.topology)), timetable=True)
 
 
 def all_gather_loops(problem: Problem) -> RingLoops:
     """What `all_gather` repeats."""
-    return all_gather_ring.loops_along(problem, _rings(problem))
+    if not is_degraded(problem.topology):
+        return all_gather_ring.loops(problem)
+    return all_gather_ring.loops_along(problem, rank_rings(problem.topology, True), timetable=True)
 
 
 def reduce_scatter_loops(problem: Problem) -> RingLoops:
     """What `reduce_scatter` repeats."""
-    return reduce_scatter_ring.loops_along(problem, _rings(problem))
+    if not is_degraded(problem.topology):
+        return reduce_scatter_ring.loops(problem)
+    return reduce_scatter_ring.loops_along(problem, rank_rings(problem.topology, _unequal(problem.topology)), timetable=True)
 
 
-def _rings(problem: Problem) -> Rings:
-    return rank_rings(problem.topology) if is_degraded(problem.topology) else rings(problem)
+def _unequal(topology: Topology) -> bool:
+    """Whether lanes have different shares. Where they have not, sums come to ranks more evenly as these are numbered."""
+    weight = ring_lanes(topology).weight
+    return bool((weight != weight[0]).any())
 
 
 def broadcast(problem: Problem) -> Builder:

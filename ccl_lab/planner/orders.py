@@ -6,6 +6,7 @@ ranks of a node are consecutive, so a ring crosses between nodes once per node a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -68,13 +69,13 @@ def orders_of(problem: Problem, both_ways: bool = False) -> np.ndarray:
 
 
 def ring_loops(at: Rings, parts: int, first: np.ndarray, stride: int, depth: int, steps: int, reducing: int,
-               copies: bool = False) -> RingLoops:
+               copies: bool = False, timetable: bool = False) -> RingLoops:
     """The loops of an algorithm on rings of one slice each, the message of ring c beginning at chunk first[c] of its block."""
     orders = at.rank.reshape(at.channels, -1)
     weight = at.weight[:: orders.shape[1]]
     return RingLoops(orders=orders, channel=at.channel[:: orders.shape[1]], parts=parts, depth=depth, steps=steps, reducing=reducing,
                      first=first[:, None], stride=stride, span=1 if (weight == 1).all() else weight,
-                     slice_of=np.zeros((at.channels, 1), np.int64), copies=copies)
+                     slice_of=np.zeros((at.channels, 1), np.int64), copies=copies, timetable=timetable)
 
 
 def flatten(orders: np.ndarray, channel: np.ndarray | None = None, weight: np.ndarray | None = None) -> Rings:
@@ -85,6 +86,18 @@ def flatten(orders: np.ndarray, channel: np.ndarray | None = None, weight: np.nd
     return Rings(channels, np.repeat(channel, n), np.tile(np.arange(n), channels), orders.ravel(),
                  np.roll(orders, -1, axis=1).ravel(), np.roll(orders, 1, axis=1).ravel(),
                  np.repeat(np.cumsum(weight) - weight, n), np.repeat(weight, n), int(weight.sum()), int(channel.max()) + 1)
+
+
+def ticks(topology: Topology, at: Rings, depth: int) -> Callable[[int], np.ndarray]:
+    """A timetable for rings that share NICs: when each row gets its message `number` and sends it on, i64[rows].
+
+    One after the other goes into each node, and at once on through it, as far as those that are under way at first let it.
+    """
+    node = topology.node_of[at.rank]
+    begins = np.append(True, node[1:] != node[:-1]) | (at.position == 0)
+    row = np.arange(len(node))
+    inside = row - np.maximum.accumulate(np.where(begins, row, 0))
+    return lambda number: np.maximum(number - inside * depth + 1, 0)
 
 
 def chains(problem: Problem, ring: Rings | None = None) -> Rings:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..ir import Builder, RingLoops
 from .cost import ring_depth
-from .orders import Rings, ring_loops, rings
+from .orders import Rings, ring_loops, rings, ticks
 from .problem import Problem
 
 
@@ -23,11 +23,12 @@ def ring(problem: Problem) -> Builder:
     return along(problem, "ring", rings(problem))
 
 
-def along(problem: Problem, name: str, at: Rings) -> Builder:
+def along(problem: Problem, name: str, at: Rings, timetable: bool = False) -> Builder:
     """Ring reduce_scatter along given rings."""
     n, depth = problem.n, ring_depth(problem, at.channels)
     parts = at.units * depth
-    b = problem.builder(name, channels=at.numbers, parts=parts, scratch_blocks=n)
+    b = problem.builder(name, channels=at.numbers, parts=parts, scratch_blocks=n, timetable=timetable)
+    tick = ticks(problem.topology, at, depth) if timetable else None
     order = at.rank.reshape(at.channels, n)
 
     def chunk(position, i):
@@ -41,13 +42,13 @@ def along(problem: Problem, name: str, at: Rings) -> Builder:
         for i in range(depth):
             arrived = chunk(at.position - 2 - step, i)
             last = step == n - 2
-            b.step = step
+            b.step = step if tick is None else tick(step * depth + i)
             b.wait(rank=at.rank, peer=at.prev, channel=at.channel)
             begin = at.first * depth + i * at.weight
             total = b.output[begin : begin + at.weight] if last else b.scratch[arrived]
             b.reduce(rank=at.rank, dst=total, srcs=[b.scratch[arrived], b.input[arrived]], channel=at.channel)
             if not last:
-                b.step = step + 1
+                b.step = step + 1 if tick is None else tick(step * depth + i)
                 b.put(rank=at.rank, peer=at.next, src=total, dst=total, channel=at.channel)
     return b
 
@@ -57,8 +58,9 @@ def loops(problem: Problem) -> RingLoops:
     return loops_along(problem, rings(problem))
 
 
-def loops_along(problem: Problem, at: Rings) -> RingLoops:
+def loops_along(problem: Problem, at: Rings, timetable: bool = False) -> RingLoops:
     """What `along` repeats."""
     depth = ring_depth(problem, at.channels)
     first = at.first[:: problem.n] * depth
-    return ring_loops(at, at.units * depth, first, stride=0, depth=depth, steps=problem.n - 1, reducing=problem.n - 1)
+    return ring_loops(at, at.units * depth, first, stride=0, depth=depth, steps=problem.n - 1, reducing=problem.n - 1,
+                      timetable=timetable)

@@ -82,7 +82,7 @@ class Rows:
             (topology.local_bytes_per_s, orders), (late_ps, orders), (late_ps, ahead)))  # fmt: skip
         self.a_rate, self.b_rate = (by_unit(_taken(links.bytes_per_s, ids)) for ids in (a, b))
         self.latency = by_unit(latency)
-        self.ticks = by_unit((a >= 3 * n).astype(np.uint8))  # links between switches are on no path
+        self.ticks = by_unit(((a >= 3 * n) & (not loops.timetable)).astype(np.uint8))  # links between switches are on no path
         names = topology.link_in_node
         self.names = tuple(by_unit(names.take(ids)) for ids in (2 * n + orders, a, b)) if (chains, stations) != (1, 1) else ()
         self.position = by_unit(np.broadcast_to(np.arange(length), (chains, length)))
@@ -172,21 +172,19 @@ def turned_onto_itself(columns: list[npt.NDArray[Any]]) -> int:
     return units
 
 
-def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: Topology, sizes: I64, nominal_bytes: int | I64,
+def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: Topology, sizes: I64, nominal_bytes: int,
              alpha_ps: int, *, memory_free_ps: I64 | None = None, begin: tuple[I64, I64] | None = None, merge: bool = True,
              jumps: bool = True, merged: bool = False, known: dict[Any, Any] | None = None,
              changes: Changes = NONE, one_by_one: bool = False) -> tuple[I64, I64, I64, dict[str, int]]:  # fmt: skip
     """(finish_ps [units, chains, stations], end_ps and end_batch [units, chains, slices], counts of rounds) of some rings.
 
-    sizes: bytes [chains, slices, depth, 1 or length]; nominal_bytes: of each in nominal time, one number or
-    [chains]. memory_free_ps like rows; begin: ps and
+    sizes: bytes [chains, slices, depth, 1 or length]; nominal_bytes: of each in nominal time. memory_free_ps like rows; begin: ps and
     batch [units, chains, slices] at which slices may begin. merged: chains go on each by itself from the start (for tests; else only where
     going round by round fails), and `counts` are of messages, not of rounds. known: results by what they depend on; rings found there
     are not evaluated again. Raises Inapplicable.
     """
     units, chains, stations = rows.shape
     slices = loops.slice_of.shape[1]
-    nominal = np.ascontiguousarray(np.broadcast_to(nominal_bytes, chains), np.int64)
     free = np.zeros(rows.shape, np.int64) if memory_free_ps is None else memory_free_ps
     of_rates = (rows.memory_rate, rows.a_rate, rows.b_rate, rows.latency, rows.ticks, rows.late, rows.ready)
     links = [*rows.local_links(), *(alike(column) for column in of_rates)]
@@ -197,8 +195,8 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
 
     def told(several: int) -> dict[str, Any]:
         return _told(rows, loops, rings, topology, columns, several, changes) | {
-            "alpha_ps": alpha_ps, "nominal_bytes": nominal, "n_sizes": sizes.shape[-1], "jumps": jumps,
-            "bytes": np.ascontiguousarray(sizes).ravel(), "one_by_one": one_by_one, "merged": merged,
+            "alpha_ps": alpha_ps, "nominal_bytes": nominal_bytes, "n_sizes": sizes.shape[-1], "jumps": jumps,
+            "bytes": np.ascontiguousarray(sizes).ravel(), "one_by_one": one_by_one, "merged": merged, "timetable": loops.timetable,
             "followed": False, "own_time": False, "swept": False,
             "backward": rows.backward.astype(np.uint8)[: len(rows.backward) * both_ways]}  # fmt: skip
 
@@ -236,7 +234,7 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
     if known is not None and key in known:
         return (*known[key], {"units": 0, "rounds": 0, "jumped": 0, "merged": 0})
     status, rounds, jumped = _core.simulate_rings(inputs)
-    round_by_round = merged or one_by_one or both_ways or (nominal != nominal[0]).any()
+    round_by_round = merged or one_by_one or both_ways or loops.timetable
     if status == _DISORDER and not round_by_round:  # some chains overtake others
         status, rounds, jumped = _core.simulate_rings({**inputs, "merged": (merged := True)})
     _check(status)
@@ -378,6 +376,8 @@ def _check(status: int) -> None:
         raise MemoryError("simulating rings")
     if status == _DISORDER:
         raise Inapplicable("a link would be served in another order than round by round, and there are too many messages to time each")
+    if status == _TOO_MUCH:
+        raise Inapplicable("lanes wait for one another in a rhythm that is not found, and there are too many rounds to time each")
     if status == _TOO_MANY:
         raise Inapplicable("rings in both directions pass through too many nodes that are unlike each other")
     if status == _OVERFLOW:
@@ -393,8 +393,8 @@ def flat_finish(loops: RingLoops, topology: Topology, count: int, itemsize: int,
     rings = np.arange(len(loops.orders))
     rows = Rows(loops, topology, rings, stations, late_ps)
     sizes = loops.chunk_bytes(count, itemsize)
-    finish, _, _, counts = evaluate(rows, loops, rings, topology, sizes, _in_step(loops, count, itemsize, stations), alpha_ps,
-                                    merge=merge, jumps=jumps, changes=changes)
+    nominal = 0 if loops.timetable else one_of(loops.nominal_bytes(count, itemsize))  # a timetable has no use for it
+    finish, _, _, counts = evaluate(rows, loops, rings, topology, sizes, nominal, alpha_ps, merge=merge, jumps=jumps, changes=changes)
     out = late_ps.copy()
     for chain in rings:
         of = rows.rank[:, chain]
@@ -407,16 +407,6 @@ def one_of(nominal_bytes: I64) -> int:
     if (nominal_bytes != nominal_bytes[0]).any():
         raise Inapplicable("rings of different shares meet in a NIC, or in a rank")
     return int(nominal_bytes[0])
-
-
-def _in_step(loops: RingLoops, count: int, itemsize: int, stations: int) -> I64:
-    """Nominal bytes of a message of each ring; Inapplicable where shares are no small multiples of one another (paces.hpp)."""
-    nominal = loops.nominal_bytes(count, itemsize)
-    least, most = int(nominal.min()), int(np.lcm.reduce(np.unique(nominal)))
-    one = (nominal == least).all()
-    if not one and (loops.slice_of.shape[1] > 1 or most > least * stations * loops.depth or np.any(loops.stride)):
-        raise Inapplicable("rings of shares so different meet in a rank")
-    return nominal
 
 
 def _stations(loops: RingLoops, topology: Topology) -> int:

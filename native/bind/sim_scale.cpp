@@ -30,9 +30,11 @@ std::tuple<int, std::int64_t, std::int64_t> simulate_rings(const nb::dict& colum
   const ccl_lab::sim::RingsInput in{
       .units = c.number("units"), .chains = c.number("chains"), .stations = c.number("stations"), .depth = c.number("depth"),
       .steps = c.number("steps"), .reducing = c.number("reducing"), .alpha_ps = c.number("alpha_ps"), .n_sizes = c.number("n_sizes"),
+      .nominal_bytes = c.number("nominal_bytes"),
       .copies = c.number("copies") != 0, .passes_on = c.number("passes_on") != 0, .jumps = c.number("jumps") != 0,
       .one_by_one = c.number("one_by_one") != 0, .followed = c.number("followed") != 0, .own_time = c.number("own_time") != 0, .swept = c.number("swept") != 0, .merged = c.number("merged") != 0,
-      .backward = c.get<const std::uint8_t>("backward"), .nominal_bytes = c.get<I64>("nominal_bytes"),
+      .timetable = c.number("timetable") != 0,
+      .backward = c.get<const std::uint8_t>("backward"),
       .slices = c.get<I64>("slices"), .bytes = c.get<I64>("bytes"), .group = c.get<I64>("group"), .memory = c.get<I32>("memory"),
       .link_a = c.get<I32>("link_a"), .link_b = c.get<I32>("link_b"), .memory_bytes_per_s = c.get<I64>("memory_bytes_per_s"),
       .a_bytes_per_s = c.get<I64>("a_bytes_per_s"), .b_bytes_per_s = c.get<I64>("b_bytes_per_s"), .latency_ps = c.get<I64>("latency_ps"),

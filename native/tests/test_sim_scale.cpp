@@ -41,8 +41,7 @@ struct Ring {
     in.units = units, in.chains = chains, in.stations = 1, in.steps = steps, in.reducing = reducing, in.jumps = jumps, in.merged = merged;
     in.n_sizes = static_cast<std::int64_t>(bytes.size() / group.size()), in.followed = followed, in.own_time = own_time;
     const std::vector<std::int64_t> zero_batches(begin.size());
-    const std::vector<std::int64_t> nominal(slices.size(), *std::max_element(bytes.begin(), bytes.end()));
-    in.nominal_bytes = nominal;
+    in.nominal_bytes = *std::max_element(bytes.begin(), bytes.end());
     in.slices = slices, in.bytes = bytes, in.group = group, in.memory = memory, in.link_a = a, in.link_b = b;
     in.memory_bytes_per_s = memory_rate, in.a_bytes_per_s = rate, in.b_bytes_per_s = rate, in.latency_ps = latency, in.ticks = ticks;
     in.late_ps = zeros, in.ready_ps = zeros, in.row = row, in.memory_free_ps = zeros, in.begin_ps = begin, in.begin_batch = zero_batches;

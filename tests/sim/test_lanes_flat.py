@@ -71,21 +71,20 @@ def test_waves_round_many_nodes() -> None:
         late[rng.integers(topology.n_ranks)] = rng.choice([0, int(rng.integers(10**9))])
         made = outline(str(rng.choice(COLLECTIVES)), topology, int(rng.integers(1, 2000)) * 4 * topology.n_ranks, algorithm="balance")
         asked = made.loops, topology, made.count_of(made.nbytes, "float32"), 4, late, 0
-        try:
-            times, counts = flat_finish(*asked)
-        except Inapplicable:
-            continue
+        times, counts = flat_finish(*asked)
         every, all_counts = flat_finish(*asked, merge=False, jumps=False)
         assert times.tolist() == every.tolist(), seed
         found += counts["rounds"] < all_counts["rounds"]
-    assert found > 8
+    assert found > 30
 
 
 @pytest.mark.parametrize("what", COLLECTIVES)
-def test_shares_that_go_by_no_round(what: str) -> None:
-    """Lanes that share a NIC, or are no small multiples of one another: told op by op."""
-    for faults in (["nic:node=1,nic=3,factor=3"], ["nic:node=1,nic=3,factor=1.2", "nic:node=2,nic=5,factor=1.2"]):
-        assert equal(degrade(Topology.preset("h100", 4), faults)[0], what, 2**20) == "steps"
+@pytest.mark.parametrize("faults", [["nic:node=1,nic=3,factor=3"], ["nic:node=1,nic=3,factor=4", "nic:node=0,nic=5"],
+                                    ["nic:node=1,nic=3,factor=1.2", "nic:node=2,nic=5,factor=1.2"]])
+def test_shares_that_go_by_no_round(what: str, faults: list[str]) -> None:
+    """Lanes of different shares that share a NIC, or are no small multiples of one another: the timetable has all of them in step."""
+    for nodes, nbytes in ((4, 2**20), (4, 2**28), (11, 2**24)):
+        assert equal(degrade(Topology.preset("h100", nodes), faults)[0], what, nbytes) == "rings"
 
 
 def case(rng: np.random.Generator) -> tuple[Topology, dict[str, Any]]:
@@ -111,10 +110,9 @@ def case(rng: np.random.Generator) -> tuple[Topology, dict[str, Any]]:
 
 
 def slower_nics(rng: np.random.Generator, topology: Topology) -> Topology:
-    """One factor, since several hardly ever go into one round."""
-    factor = float(rng.choice([1.1, 1.3, 1.5, 2]))
+    factors = rng.choice([1.1, 1.3, 1.5, 2, 3, 4, 7], 3).tolist()
     places = {(int(rng.integers(topology.n_nodes)), int(rng.integers(topology.nics_per_node))) for _ in range(int(rng.integers(1, 4)))}
-    return degrade(topology, [f"nic:node={node},nic={nic},factor={factor}" for node, nic in places])[0]
+    return degrade(topology, [f"nic:node={node},nic={nic},factor={factors.pop()}" for node, nic in places])[0]
 
 
 @pytest.mark.parametrize("seed", range(90))
@@ -124,7 +122,7 @@ def test_random_clusters(seed: int) -> None:
     for what in COLLECTIVES:
         nbytes = int(rng.integers(1, 2000)) * 4 * topology.n_ranks
         if outline(what, topology, nbytes, algorithm="balance").loops is not None:
-            equal(topology, what, nbytes, **dict(options))
+            assert equal(topology, what, nbytes, **dict(options)) == "rings"
 
 
 @pytest.mark.parametrize("what", COLLECTIVES)
@@ -134,7 +132,7 @@ def test_131072_ranks(what: str) -> None:
     for gone in (((7, 2),), ((16000, 2),), ((7, 2), (77, 3))):
         lost = topology.without(*gone)
         found = summarize(outline(what, lost, "1GiB", algorithm="balance"), lost).meta
-        assert found["evaluated"]["as"] == "rings" and found["evaluated"]["rounds"] < 5000
+        assert found["evaluated"]["as"] == "rings" and found["evaluated"]["rounds"] < 40_000
         times.append(found["time_ps"])
     assert times[0] == times[1] <= times[2]
     assert times[0] * 1e-12 >= 2**30 * (1 - 1 / 131072) / (7 * 50e9) / 8
@@ -144,10 +142,10 @@ def test_131072_ranks(what: str) -> None:
 def test_131072_ranks_around_a_slower_nic(what: str) -> None:
     """Wherever it is, and as fast as units go on alike."""
     times = []
-    for place, factor in (("node=7,nic=2", 2), ("node=16000,nic=2", 2), ("node=7,nic=2", 1.1)):
+    for place, factor in (("node=7,nic=2", 4), ("node=16000,nic=2", 4), ("node=7,nic=2", 1.1)):
         slower = degrade(Topology.preset("h100", 16384), [f"nic:{place},factor={factor}"])[0]
         found = summarize(outline(what, slower, "1GiB", algorithm="balance"), slower).meta
-        assert found["evaluated"]["as"] == "rings" and found["evaluated"]["rounds"] < 10_000
+        assert found["evaluated"]["as"] == "rings" and found["evaluated"]["rounds"] < 40_000
         times.append(found["time_ps"])
     assert times[0] == times[1] != times[2]
 
@@ -170,18 +168,23 @@ def rings_at_random(rng: np.random.Generator) -> tuple[Problem, Rings]:
 
 
 def test_rings_at_random() -> None:
-    """Where lanes share NICs they fall apart in nominal time, and then turns of one batch may be given away late: that is noticed."""
-    timed, uneven = 0, 0
+    """Where lanes share NICs they fall apart in nominal time, and then turns of one batch may be given away late: that is noticed. By a
+    timetable they never do."""
+    timed = 0
     for seed in range(900):
         problem, at = rings_at_random(np.random.default_rng(seed))
         algorithm = all_gather_ring if problem.collective == "all_gather" else reduce_scatter_ring
         late = np.zeros(problem.n, np.int64)
+        late[seed % problem.n] = (seed % 3 > 0) * 10**7
+        who = {seed % problem.n: f"{late.max()}ps"}
+        in_step, _ = flat_finish(algorithm.loops_along(problem, at, timetable=True), problem.topology, problem.count, 4, late, 0)
+        schedule = algorithm.along(problem, "ring", at, timetable=True).build(nbytes=problem.nbytes, dtype="float32", redop="sum")
+        assert in_step.tolist() == exact_times(schedule, problem.topology, late=who).finish_ps.tolist(), seed
         try:
             found, _ = flat_finish(algorithm.loops_along(problem, at), problem.topology, problem.count, 4, late, 0)
         except Inapplicable:
             continue
         timed += 1
-        uneven += len(set(at.weight.tolist())) > 1
         schedule = algorithm.along(problem, "ring", at).build(nbytes=problem.nbytes, dtype="float32", redop="sum")
-        assert found.tolist() == exact_times(schedule, problem.topology).finish_ps.tolist(), seed
-    assert 100 < timed < 500 and uneven > 20
+        assert found.tolist() == exact_times(schedule, problem.topology, late=who).finish_ps.tolist(), seed
+    assert 50 < timed < 500

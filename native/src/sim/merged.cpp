@@ -174,7 +174,7 @@ void Merged::send(std::size_t chain, Tape& sent) {
     b.free_ps = through(in_.all_b[r], start, time.b_ps, time.bytes, in_.b_bytes_per_s[r]);
   }
   c.left_ps = larger(a.free_ps, b.free_ps);
-  const std::int64_t leaves = larger(c.batch >> kPlaceBits, larger(a.free_tick, b.free_tick)) + in_.nominal_bytes[0];
+  const std::int64_t leaves = larger(c.batch >> kPlaceBits, larger(a.free_tick, b.free_tick)) + in_.nominal_bytes;
   a.free_tick = b.free_tick = leaves;
   const Seen message{c.left_ps + in_.latency_ps[r], leaves};
   sent.push(message);
@@ -328,7 +328,7 @@ void Merged::promise(std::vector<std::int64_t>& promised) {
     }
     const std::int64_t batch = chain.next == Next::message ? std::max(promised[c], chain.batch + 1) : chain.batch;
     const std::int64_t free_tick = std::max(link(in_.link_a[row(c)]).free_tick, link(in_.link_b[row(c)]).free_tick);
-    promised[c] = (std::max(batch >> kPlaceBits, free_tick) + in_.nominal_bytes[0]) << kPlaceBits;
+    promised[c] = (std::max(batch >> kPlaceBits, free_tick) + in_.nominal_bytes) << kPlaceBits;
   }
 }
 
@@ -366,7 +366,7 @@ bool Merged::too_many() {
 }
 
 RingsStatus merged_rings(const RingsInput& in, RingsOutput& out) {
-  const bool fits = in.stations == 1 && in.depth == 1 && !in.copies && in.chains <= kMostChains && in.nominal_bytes[0] > 0 &&
+  const bool fits = in.stations == 1 && in.depth == 1 && !in.copies && in.chains <= kMostChains && in.nominal_bytes > 0 &&
                     std::all_of(in.ticks.begin(), in.ticks.end(), [](std::uint8_t ticks) { return ticks != 0; });
   if (!fits) return RingsStatus::disorder;
   if (const bool jumps = in.jumps && in.n_sizes == 1; !jumps && messages_of(in) > kMostMerged) return RingsStatus::disorder;

@@ -56,7 +56,7 @@ bool Merged::serve_message(const Post& post) {
   a.free_ps = start + post.busy.a_ps;
   b.free_ps = start + post.busy.b_ps;
   c.left_ps = std::max(a.free_ps, b.free_ps);
-  const std::int64_t leaves = std::max(c.batch >> kPlaceBits, std::max(a.free_tick, b.free_tick)) + in_.nominal_bytes[0];
+  const std::int64_t leaves = std::max(c.batch >> kPlaceBits, std::max(a.free_tick, b.free_tick)) + in_.nominal_bytes;
   a.free_tick = b.free_tick = leaves;
   const Seen sent{c.left_ps + post.latency_ps, leaves};
   post.sent->push(sent);

@@ -40,7 +40,7 @@ std::int64_t Merged::here(std::size_t chain) const {
 Seen Merged::least_later(std::size_t chain) {
   const Busy& time = busy(chain);
   const bool reduces = state_[row(chain)].message < in_.reducing;
-  return {(reduces ? time.add_ps : 0) + std::max(time.a_ps, time.b_ps) + in_.latency_ps[row(chain)], in_.nominal_bytes[0]};
+  return {(reduces ? time.add_ps : 0) + std::max(time.a_ps, time.b_ps) + in_.latency_ps[row(chain)], in_.nominal_bytes};
 }
 
 void Merged::begin_stretch(const Part& part) {

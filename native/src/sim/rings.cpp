@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <new>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -12,7 +13,6 @@
 #include "followed.hpp"
 #include "merged.hpp"
 #include "own_time.hpp"
-#include "paces.hpp"
 #include "runs.hpp"
 #include "swept.hpp"
 #include "unit.hpp"
@@ -29,13 +29,11 @@ bool good(const RingsInput& in) {
   if (!in.backward.empty() && (in.backward.size() != in.slices.size() || !fits_both_ways(in))) return false;
   const std::int64_t most = *std::max_element(in.slices.begin(), in.slices.end());
   if (most > 1 && (in.stations > 1 || in.begin_ps.empty())) return false;
+  if (in.timetable && !in.backward.empty()) return false;
   if (in.n_sizes != 1 && in.n_sizes != in.units * in.stations) return false;
   const auto rows = static_cast<std::size_t>(in.units * in.chains * in.stations);
   const auto slots = static_cast<std::size_t>(in.chains * most);
-  if (in.nominal_bytes.size() != in.slices.size() || !all(in.nominal_bytes, time)) return false;
-  if (!Paces::even(in.nominal_bytes) &&
-      (most > 1 || in.n_sizes > 1 || in.followed || in.own_time || in.swept || in.merged || !in.backward.empty() || !Paces::fit(in.nominal_bytes, in.stations * in.depth)))
-    return false;
+  if (!time(in.nominal_bytes)) return false;
   if (in.bytes.size() != slots * static_cast<std::size_t>(in.depth * in.n_sizes) || in.group.size() != slots) return false;
   for (const auto& ids : {in.memory, in.link_a, in.link_b})
     if (ids.size() != rows || !all(ids, [&](std::int32_t id) { return id >= 0 && id < 3 * static_cast<std::int64_t>(rows); })) return false;
@@ -51,19 +49,32 @@ bool good(const RingsInput& in) {
   return in.begin_batch.size() == in.begin_ps.size() && in.ticks.size() == rows && all(in.bytes, [&](std::int64_t b) { return time(2 * b) && b >= 0; });
 }
 
-std::vector<Stream> streams(const RingsInput& in) {
-  std::vector<Stream> all;
-  for (const Pace& each : Paces(in.nominal_bytes, in.stations * in.depth).of) all.emplace_back(in.stations * in.depth * each.messages);
-  return all;
+// Rounds evaluated until the first look at what is sent, the longest rhythm looked for, and as many rounds as take some minutes.
+constexpr std::int64_t kLook = 5000, kLongestRhythm = 1000, kMostRounds = 30'000'000;
+
+// The least number of rounds after which the last messages of all streams go on by the same differences; 0 where there is none.
+std::int64_t rhythm(const std::vector<Stream>& streams) {
+  const auto goes_on = [](const Stream& stream, std::int64_t rounds) {
+    if (stream.parts().empty()) return false;
+    const Stream::Part& last = stream.parts().back();
+    for (std::int64_t i = last.count - rounds; i < last.count; ++i) {
+      if (i < 2 * rounds) return false;
+      if (stream.at(last, i) - stream.at(last, i - rounds) != stream.at(last, i - rounds) - stream.at(last, i - 2 * rounds)) return false;
+    }
+    return true;
+  };
+  for (std::int64_t rounds = 1; rounds <= kLongestRhythm; ++rounds)
+    if (std::ranges::all_of(streams, [&](const Stream& each) { return goes_on(each, rounds); })) return rounds;
+  return 0;
 }
 
-RingsStatus circle(const RingsInput& in, RingsOutput& out, bool together) {
-  Unit unit(in, out, together);
+RingsStatus circle(const RingsInput& in, RingsOutput& out, bool together, std::int64_t period = 0) {
+  Unit unit(in, out, together, period);
   Runs runs(in, out, unit);
   // What units send before they receive is kept for the first time round; of units that send the same, for the first of them.
   std::vector<std::vector<Stream>> first;
   std::vector<std::size_t> first_of(static_cast<std::size_t>(in.units));
-  std::vector<Stream> received, sent = streams(in);
+  std::vector<Stream> received, sent(static_cast<std::size_t>(in.chains), Stream(unit.period()));
   for (std::int64_t u = 0; u < in.units; ++u) {
     // Where no slice ends before a message comes in: that would be told by each unit.
     if (const std::int64_t like = in.steps >= in.stations ? runs.as_before(u) : -1; like >= 0) {
@@ -77,6 +88,8 @@ RingsStatus circle(const RingsInput& in, RingsOutput& out, bool together) {
     for (Stream& each : sent) each.clear();
   }
   received = first[first_of.back()];
+  const bool watches = in.timetable && in.jumps && in.n_sizes == 1;
+  std::int64_t look = kLook;
   bool begun = false;
   for (std::int64_t before = -1; !unit.all_done();) {
     if (std::exchange(before, unit.evaluated + unit.jumped) == unit.evaluated + unit.jumped) return RingsStatus::bad_input;
@@ -84,6 +97,14 @@ RingsStatus circle(const RingsInput& in, RingsOutput& out, bool together) {
       if (!begun && u + 1 < in.units) sent = first[first_of[static_cast<std::size_t>(u)]];
       if (const auto status = runs.visit(u, received, sent); status != RingsStatus::ok) return status;
       received.swap(sent);
+      if (watches && unit.evaluated > look) {
+        // Rings that wait for one another in a node may do so in a rhythm of their own: of three rounds, or seven.
+        if (unit.evaluated > kMostRounds) return RingsStatus::too_much;
+        look = 2 * unit.evaluated;
+        const std::int64_t rounds = rhythm(received);
+        const std::int64_t both = rounds > 0 ? std::lcm(unit.period(), rounds) : 0;
+        if (both > unit.period() && both <= kLongestRhythm * in.depth * in.stations) return circle(in, out, together, both);
+      }
       for (Stream& each : sent) each.clear();
     }
     begun = true;
@@ -102,7 +123,9 @@ RingsStatus simulate_rings(const RingsInput& in, RingsOutput& out) noexcept try 
   if (in.own_time) return own_time_rings(in, out);
   if (in.swept) return swept_rings(in, out);
   if (in.merged) return merged_rings(in, out);
-  const auto evaluate = in.backward.empty() ? circle : rings_both_ways;
+  const auto evaluate = [](const RingsInput& rings, RingsOutput& found, bool together) {
+    return rings.backward.empty() ? circle(rings, found, together) : rings_both_ways(rings, found, together);
+  };
   const RingsStatus status = evaluate(in, out, false);
   // Rings that come to a rank by different ways: one put may begin before another one of its batch that comes first in the order of ops.
   return status == RingsStatus::disorder && !in.one_by_one && in.chains > 1 && in.stations > 1 ? evaluate(in, out, true) : status;

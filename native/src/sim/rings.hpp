@@ -24,6 +24,10 @@
 // multiplication. Where all of v is one shift, and the messages go on by it too, one round is enough, and no maximum changes its mind. A
 // link whose rate changes in time adds two more: whether a message begins after the last change, and whether it is through before the next.
 // Places of batches inside a tick must not change (v of a batch is a whole number of ticks), so that tick = batch >> 20 is affine too.
+//
+// Timetable. All chains of a unit get message m at one tick, whatever their shares, so they share links in the order of rounds. Lanes that
+// wait for one another in a node again and again may come to a rhythm that is no divisor of what is under way: a period is looked for in
+// what units send, and then the circle is gone round anew with that one.
 #pragma once
 
 #include <cstdint>
@@ -41,6 +45,7 @@ struct RingsInput {
   std::int64_t reducing = 0;  // the first steps of a slice add what arrived
   std::int64_t alpha_ps = 0;  // how long a transfer occupies its links beyond its bytes
   std::int64_t n_sizes = 1;   // 1, or one size for each position of the ring
+  std::int64_t nominal_bytes = 0;  // of every message, in nominal time
   bool copies = false;        // a station copies its own message after it sent it
   bool passes_on = false;     // puts to others follow the last wait of a slice, in a batch of their own
   bool jumps = true;          // false: every round is evaluated, for tests
@@ -49,9 +54,9 @@ struct RingsInput {
   bool own_time = false;      // as followed, where units have no need to wait for messages (own_time.hpp): times alone
   bool swept = false;         // all units at once, every message, as if they went round by round (swept.hpp): times alone
   bool merged = false;        // chains go on each by itself, where they do not go round by round (merged.hpp)
+  bool timetable = false;     // message m comes to a unit at tick m + 1, on every chain, and transfers take no ticks (ccl_lab/ir/loops.py)
 
   std::span<const std::uint8_t> backward;  // [chains] that send to the unit before; empty: none does, or all units are alike (both_ways.hpp)
-  std::span<const std::int64_t> nominal_bytes;  // [chains] of every message, in nominal time; where they differ: paces.hpp
   std::span<const std::int64_t> slices;   // [chains] how often the steps are repeated; 1 where stations > 1
   std::span<const std::int64_t> bytes;    // [chains][most slices][depth][n_sizes] of a message that is at position p after step s: p - 1 - s
   std::span<const std::int64_t> group;    // [chains][most slices] place of the slice in the order of ops

@@ -5,7 +5,6 @@
 #include <numeric>
 #include <utility>
 
-#include "paces.hpp"
 
 namespace ccl_lab::sim {
 namespace {
@@ -19,7 +18,7 @@ Runs::Runs(const RingsInput& in, RingsOutput& out, Unit& unit) : in_(in), out_(o
   find_alike(1);
   const auto alone = std::ranges::count_if(last_alike_, [u = std::int64_t{0}](std::int64_t last) mutable { return last == u++; });
   // Loops have to be as far in their period as those that they are compared with.
-  const std::int64_t period = in.stations * in.depth, rounds = Paces(in.nominal_bytes, period).first_rounds;
+  const std::int64_t period = unit.period(), rounds = in.stations * in.depth;
   if (const std::int64_t stride = std::lcm(2 * alone > in.units ? 2 : 1, period / std::gcd(period, rounds)); stride > 1) find_alike(stride);
   visits_.resize(static_cast<std::size_t>(2 * stride_));
 }
@@ -117,7 +116,7 @@ std::int64_t Runs::followers(std::int64_t unit, const std::vector<Stream>& sent)
 // How many units, a stride from one to the next, have the same links and take the same path, as far as the path knows.
 std::int64_t Runs::followers_like(std::int64_t unit) {
   const Visit &now = noted(unit), &before = noted(unit - stride_);
-  if (now.ended != before.ended || (now.round - before.round) % (in_.stations * in_.depth) != 0) return 0;
+  if (now.ended != before.ended || (now.round - before.round) % unit_.period() != 0) return 0;
   return std::min((last_alike_[static_cast<std::size_t>(unit)] - unit) / stride_, now.path.repeats_since(before.path));
 }
 

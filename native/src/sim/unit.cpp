@@ -9,16 +9,14 @@
 
 namespace ccl_lab::sim {
 
-Unit::Unit(const RingsInput& in, const RingsOutput& out, bool together)
-    : in_(in), out_(out), paces_(in.nominal_bytes, in.stations * in.depth), even_(paces_.different.size() == 1), per_slice_(in.steps * in.depth),
-      slice_rounds_((per_slice_ + paces_.least - 1) / paces_.least), period_(in.stations * in.depth),
+Unit::Unit(const RingsInput& in, const RingsOutput& out, bool together, std::int64_t period)
+    : in_(in), out_(out), per_slice_(in.steps * in.depth), period_(period > 0 ? period : in.stations * in.depth),
       changes_(in.changes, static_cast<std::size_t>(in.all_links)), together_(together) {
   most_slices_ = *std::max_element(in.slices.begin(), in.slices.end());
-  rounds_ = most_slices_ * slice_rounds_;
+  rounds_ = most_slices_ * per_slice_;
   for (const auto ids : {in.memory, in.link_a, in.link_b})
     for (const std::int32_t id : ids) links_ = std::max<std::int64_t>(links_, id + 1);
-  words_ = links_end_ = 3 * in.chains * in.stations + 5 * links_;
-  for (const Pace& each : paces_.of) kept_at_.push_back(std::exchange(words_, words_ + 3 * each.kept));
+  words_ = 3 * in.chains * in.stations + 5 * links_;
   for (const std::int64_t r : in.row) ops_per_group_ = std::max(ops_per_group_, r + 1);
   states_.assign(static_cast<std::size_t>(in.units * words_), 0);
   round_.assign(static_cast<std::size_t>(in.units), 0);
@@ -224,7 +222,7 @@ void Unit::leave(const At& at, std::vector<Stream>& sent) {
   s.left_ps = std::max(a.free_ps, b.free_ps);
   Message message{s.left_ps + post.latency_ps, tick_of(s.batch), s.batch};
   if (post.ticks) {
-    message.leaves = larger(larger(message.leaves, a.free_tick), b.free_tick) + in_.nominal_bytes[static_cast<std::size_t>(at.chain)];
+    message.leaves = larger(larger(message.leaves, a.free_tick), b.free_tick) + in_.nominal_bytes;
     a.free_tick = b.free_tick = message.leaves;
   }
   if (decides(message.arrive_ps - kLatest) > 0 || decides(message.leaves - kLastTick) > 0 || (s.batch & (kPlaces - 1)) > kPlaces - 8)
@@ -266,7 +264,13 @@ void Unit::slice_ends(const At& at, std::vector<Stream>& sent) {
 }
 
 void Unit::handle(const At& at, const Message& message, std::vector<Stream>& sent) {
-  wait(*at.state, message);
+  if (in_.timetable && at.station == 0) {
+    // It was sent at an earlier tick, and nothing was done since: the number of the message says when.
+    at.state->batch = (at.slice * (per_slice_ + 1) + at.message + 1) << kPlaceBits;
+    at.state->clock_ps = larger(at.state->clock_ps, message.arrive_ps);
+  } else {
+    wait(*at.state, message);
+  }
   if (decides(at.message - in_.reducing * in_.depth) < 0) reduce(at);
   if (decides(at.message - (per_slice_ - in_.depth)) < 0) {
     at.state->batch += 1;
@@ -315,55 +319,29 @@ void Unit::begin_like(std::int64_t unit, std::int64_t other) {
   const auto each = static_cast<std::size_t>(in_.chains * in_.stations);
   const std::int64_t rows = in_.row[static_cast<std::size_t>(unit) * each] - in_.row[static_cast<std::size_t>(other) * each];
   std::int64_t* const state = std::copy_n(state_of(other), words_, state_of(unit)) - words_;
-  for (std::int64_t i = 3 * static_cast<std::int64_t>(each) + 3; i < links_end_; i += 5)
+  for (std::int64_t i = 3 * static_cast<std::int64_t>(each) + 3; i < words_; i += 5)
     if (state[i] >= 0) state[i] += rows;  // the op that a link has served last
-}
-
-// How many messages of a chain come in a round, of those that follow `behind` others.
-std::int64_t Unit::coming(std::size_t chain, std::int64_t round, std::int64_t behind) const {
-  const std::int64_t each = paces_.of[chain].messages, first = round % slice_rounds_ * each;
-  return std::clamp<std::int64_t>(per_slice_ - behind - first, 0, each);
-}
-
-// What a unit of rings of different paces keeps between rounds.
-void Unit::fill() {
-  for (std::size_t c = 0; c < readers_.size(); ++c)
-    for (std::int64_t i = 0; i < paces_.of[c].kept; ++i) kept(c)[i] = readers_[c].next();
-}
-
-Message Unit::next(std::size_t chain) {
-  const std::int64_t count = paces_.of[chain].kept;
-  if (count == 0) return readers_[chain].next();
-  Message* const first = kept(chain);
-  const Message message = first[0];
-  std::copy(first + 1, first + count, first);
-  if (!readers_[chain].empty()) first[count - 1] = readers_[chain].next();
-  return message;
 }
 
 void Unit::round(std::vector<Stream>& sent) {
   const std::int64_t now = round_[static_cast<std::size_t>(unit_)];
-  const std::int64_t slice = most_slices_ == 1 ? 0 : now / slice_rounds_, first = now - slice * slice_rounds_;
-  for (const std::vector<Coming>& phase : paces_.phases) {
-    for (std::int64_t i = 0; i < in_.stations; ++i) {
-      if (i > 0 && even_ && decides(first + i * in_.depth - per_slice_) >= 0) break;  // only where stations > 1, and then there is one slice
-      for (const auto& [c, nth] : phase) {
-        const auto chain = static_cast<std::size_t>(c);
-        const std::int64_t came = first * paces_.of[chain].messages + nth, message = came + i * in_.depth;
-        if (slice >= in_.slices[chain]) continue;
-        if (!even_ && decides(message - per_slice_) >= 0) continue;
-        handle(at(c, i, slice, message), i == 0 ? next(chain) : mail(c, i, message), sent);
-      }
-      put_together(sent);
+  const std::int64_t slice = most_slices_ == 1 ? 0 : now / per_slice_, first = now - slice * per_slice_;
+  for (std::int64_t i = 0; i < in_.stations; ++i) {
+    if (i > 0 && decides(first + i * in_.depth - per_slice_) >= 0) break;  // only where stations > 1, and then there is one slice
+    for (std::int64_t c = 0; c < in_.chains; ++c) {
+      const auto chain = static_cast<std::size_t>(c);
+      if (slice >= in_.slices[chain]) continue;
+      const std::int64_t message = first + i * in_.depth;
+      handle(at(c, i, slice, message), i == 0 ? readers_[chain].next() : mail(c, i, message), sent);
     }
+    put_together(sent);
   }
   ++evaluated;
   ++round_[static_cast<std::size_t>(unit_)];
 }
 
 bool Unit::at_work(std::size_t chain) {
-  const std::int64_t now = round_[static_cast<std::size_t>(unit_)];
-  return now / slice_rounds_ < in_.slices[chain] && (even_ || coming(chain, now, 0) > 0);
+  return round_[static_cast<std::size_t>(unit_)] / per_slice_ < in_.slices[chain];
 }
 
 RingsStatus Unit::visit(std::int64_t unit, const std::vector<Stream>& received, std::vector<Stream>& sent) {
@@ -373,31 +351,22 @@ RingsStatus Unit::visit(std::int64_t unit, const std::vector<Stream>& received, 
   for (Stream& each : sent) each.note_in(path_);
   ended_.clear();
   std::int64_t& now = round_[static_cast<std::size_t>(unit)];
-  if (!even_ && decides(now) == 0) fill();
   while (decides(now - rounds_) < 0 && status_ == RingsStatus::ok) {
     if (path_) note_slice(now);
     for (std::size_t c = 0; c < readers_.size(); ++c)
-      if (at_work(c) && readers_[c].empty() && (even_ || coming(c, now, paces_.of[c].kept) > 0)) return status_;
+      if (at_work(c) && readers_[c].empty()) return status_;
     if (in_.jumps && in_.n_sizes == 1 && jump(sent)) continue;
     round(sent);
   }
   return status_;
 }
 
-// All that follows from the slice that a round is in, and from how many messages come in it.
+// All that follows from the slice that a round is in.
 void Unit::note_slice(std::int64_t round) {
-  const std::int64_t slice = round / slice_rounds_;
+  const std::int64_t slice = round / per_slice_;
   path_->fixed(slice);
-  path_->sign(round - slice * slice_rounds_);
-  path_->sign((slice + 1) * slice_rounds_ - round);
-  if (even_) return;
-  for (const std::int64_t c : paces_.different) {
-    const auto chain = static_cast<std::size_t>(c);
-    for (const std::int64_t behind : {std::int64_t{0}, paces_.of[chain].kept}) {
-      path_->fixed(coming(chain, round, behind));
-      path_->sign(per_slice_ - behind - (round + 1) * paces_.of[chain].messages);
-    }
-  }
+  path_->sign(round - slice * per_slice_);
+  path_->sign((slice + 1) * per_slice_ - round);
 }
 
 void Unit::finish() const {

@@ -11,7 +11,6 @@
 
 #include "busy.hpp"
 #include "changes.hpp"
-#include "paces.hpp"
 #include "path.hpp"
 #include "rings.hpp"
 #include "served.hpp"
@@ -56,8 +55,9 @@ class Choices {
 
 class Unit {
  public:
-  // together: puts of one batch take turns before any of them begins, as where rings come to a rank by different ways.
-  Unit(const RingsInput& in, const RingsOutput& out, bool together = false);
+  // together: puts of one batch take turns before any of them begins, as where rings come to a rank by different ways. period: rounds after
+  // which all may repeat, a multiple of the messages under way; 0: as many as those.
+  Unit(const RingsInput& in, const RingsOutput& out, bool together = false, std::int64_t period = 0);
 
   // What can be done before a message comes in. `sent`: one stream per chain.
   RingsStatus begin(std::int64_t unit, std::vector<Stream>& sent);
@@ -76,6 +76,7 @@ class Unit {
   [[nodiscard]] std::int64_t& round_of(std::int64_t unit) { return round_[static_cast<std::size_t>(unit)]; }
   [[nodiscard]] const std::vector<std::size_t>& ended() const { return ended_; }
   void note_in(Path* path) { path_ = path; }
+  [[nodiscard]] std::int64_t period() const { return period_; }
 
   std::int64_t evaluated = 0, jumped = 0;
 
@@ -109,12 +110,6 @@ class Unit {
   [[nodiscard]] bool steady();
   [[nodiscard]] bool shifted();
   [[nodiscard]] bool at_work(std::size_t chain);
-  [[nodiscard]] std::int64_t coming(std::size_t chain, std::int64_t round, std::int64_t behind) const;
-  [[nodiscard]] Message next(std::size_t chain);
-  void fill();
-  [[nodiscard]] std::int64_t in_rounds(std::size_t chain, std::int64_t messages);
-  [[nodiscard]] std::int64_t period_of(std::size_t chain) const { return period_ * paces_.of[chain].messages; }
-  [[nodiscard]] Message* kept(std::size_t chain) { return reinterpret_cast<Message*>(state_ + kept_at_[chain]); }
   [[nodiscard]] std::int64_t rounds_alike();
   [[nodiscard]] std::int64_t periods(std::int64_t rounds) {
     if (path_ && period_ > 1) path_->quotient(rounds, period_);
@@ -162,12 +157,8 @@ class Unit {
 
   const RingsInput& in_;
   const RingsOutput& out_;
-  Paces paces_;
-  bool even_;  // all of one pace
-  // Messages of a chain in a slice; rounds in a slice and in all; rounds after which stations are what they were; words of a unit's state, and
-  // of what it knows of stations and links.
-  std::int64_t most_slices_ = 0, per_slice_, slice_rounds_, rounds_, period_, links_ = 0, words_, links_end_, ops_per_group_ = 1;
-  std::vector<std::int64_t> kept_at_;  // [chains], in a unit's state
+  // Messages of a chain in a slice; rounds in all; rounds after which stations are what they were; words of a unit's state.
+  std::int64_t most_slices_ = 0, per_slice_, rounds_, period_, links_ = 0, words_, ops_per_group_ = 1;
   std::vector<std::int64_t> states_;  // of all units
   std::vector<std::int64_t> round_;   // per unit: the next one
   std::vector<Post> posts_;           // per station

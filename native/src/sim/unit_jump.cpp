@@ -34,24 +34,14 @@ std::int64_t Choices::repeats_since(const Choices& before, Path* path) const {
   return least;
 }
 
-// How many whole rounds messages of a chain are.
-std::int64_t Unit::in_rounds(std::size_t chain, std::int64_t messages) {
-  const std::int64_t each = paces_.of[chain].messages;
-  if (path_ && each > 1) path_->quotient(messages, each);
-  return messages / each;
-}
-
 // Rounds from the next one on in which every station does the same kind of work.
 std::int64_t Unit::rounds_alike() {
-  const std::int64_t now = round_[static_cast<std::size_t>(unit_)], first = now % slice_rounds_;
+  const std::int64_t now = round_[static_cast<std::size_t>(unit_)], first = now % per_slice_;
   std::int64_t least = kAlways;
-  for (const std::int64_t c : paces_.different) {
-    const auto chain = static_cast<std::size_t>(c);
-    for (std::int64_t i = 0; i < in_.stations; ++i) {
-      const std::int64_t message = first * paces_.of[chain].messages + i * in_.depth;
-      for (const std::int64_t border : {in_.reducing * in_.depth, per_slice_ - in_.depth, per_slice_})
-        if (decides(message - border) < 0) least = lesser(least, in_rounds(chain, border - message));
-    }
+  for (std::int64_t i = 0; i < in_.stations; ++i) {
+    const std::int64_t message = first + i * in_.depth;
+    for (const std::int64_t border : {in_.reducing * in_.depth, per_slice_ - in_.depth, per_slice_})
+      if (decides(message - border) < 0) least = lesser(least, border - message);
   }
   return least;
 }
@@ -68,10 +58,8 @@ bool Unit::steady() {
   const std::int64_t stations = in_.chains * in_.stations;
   for (std::int64_t i = 0; i < stations; ++i)
     if (at(3 * i + 1) % kPlaces != 0) return false;
-  for (std::int64_t i = 3 * stations; i < links_end_; i += 5)
+  for (std::int64_t i = 3 * stations; i < words_; i += 5)
     if (at(i + 2) % kPlaces != 0 || at(i + 4) != 0) return false;
-  for (std::int64_t i = links_end_; i < words_; i += 3)
-    if (at(i + 2) % kPlaces != 0) return false;
   return true;
 }
 
@@ -96,12 +84,7 @@ bool Unit::shifted() {
     if (!at_work(static_cast<std::size_t>(i / in_.stations))) continue;
     if (differ(at(3 * i), shift_.arrive_ps) || differ(at(3 * i + 1), shift_.batch) || differ(at(3 * i + 2), shift_.arrive_ps)) return false;
   }
-  for (std::size_t c = 0; c < readers_.size(); ++c) {
-    if (!at_work(c)) continue;
-    for (std::int64_t i = kept_at_[c]; i < kept_at_[c] + 3 * paces_.of[c].kept; i += 3)
-      if (differ(at(i), shift_.arrive_ps) || differ(at(i + 1), shift_.leaves) || differ(at(i + 2), shift_.batch)) return false;
-  }
-  for (std::int64_t i = 3 * stations; i < links_end_; i += 5) {
+  for (std::int64_t i = 3 * stations; i < words_; i += 5) {
     if (!differ(at(i + 2), 0)) continue;  // an op raises the batch
     const bool never_ticks = !differ(at(i + 1), 0) && !differ(state_[i + 1], 0);
     if (differ(at(i), shift_.arrive_ps) || differ(at(i + 2), shift_.batch) || differ(at(i + 4), 0)) return false;
@@ -127,8 +110,8 @@ bool Unit::jump(std::vector<Stream>& sent) {
   std::int64_t taken = kAlways, left = kAlways;
   for (std::size_t c = 0; c < readers_.size(); ++c) {
     if (!at_work(c)) continue;
-    taken = lesser(taken, in_rounds(c, readers_[c].taken()));
-    left = lesser(left, in_rounds(c, readers_[c].left()));
+    taken = lesser(taken, readers_[c].taken());
+    left = lesser(left, readers_[c].left());
   }
   watching_ = watching_ && decides(alike_) > 0 && !crossed_;
   noting_ = watching_ && noting_;
@@ -160,7 +143,7 @@ bool Unit::jump(std::vector<Stream>& sent) {
     choices_before_.swap(choices_);
     choices_.clear();
     for (std::size_t c = 0; c < sent_.size(); ++c)
-      if (auto& each = sent_[c]; each.size() > static_cast<std::size_t>(period_of(c))) each.erase(each.begin(), each.end() - period_of(c));
+      if (auto& each = sent_[c]; each.size() > static_cast<std::size_t>(period_)) each.erase(each.begin(), each.end() - period_);
     std::copy(state_, state_ + words_, last_.begin());
   }
   ++seen_;
@@ -182,12 +165,12 @@ bool Unit::repeat(std::int64_t repeats) {
 void Unit::pass_on(std::int64_t repeats, bool once, std::vector<Stream>& sent) {
   for (std::size_t c = 0; c < readers_.size(); ++c) {
     if (!at_work(c)) continue;
-    slopes_.assign(static_cast<std::size_t>(period_of(c)), shift_);
-    readers_[c].skip(repeats * period_of(c));
+    slopes_.assign(static_cast<std::size_t>(period_), shift_);
+    readers_[c].skip(repeats * period_);
     const std::vector<Message>& last = sent_[c];  // of two periods; none where this is the last step
     if (last.empty()) continue;
     for (std::size_t i = 0; !once && i < slopes_.size(); ++i) slopes_[i] = last[slopes_.size() + i] - last[i];
-    sent[c].push_loop(slopes_, repeats * period_of(c));
+    sent[c].push_loop(slopes_, repeats * period_);
   }
   round_[static_cast<std::size_t>(unit_)] += repeats * period_;
   jumped += repeats * period_;
