@@ -108,6 +108,8 @@ class Pairs {
     if (cuts_.any()) {
       cut_.resize(cuts_.kinds() * cuts_.kinds());
       for (const CutPut& p : cuts_.puts(0, 0)) puts_.push_back({p.size * group_ + p.from, p.size * group_ + p.to, p.a, p.b, p.size, p.from, p.to, 0});
+      like_.resize(group_ * group_);
+      for (std::size_t i = 0; i < puts_.size(); ++i) like_[puts_[i].from_rank * group_ + puts_[i].to_rank] = i;
       return true;
     }
     Turns turns(2 * nics_);
@@ -360,7 +362,7 @@ class Pairs {
   // A block of one unit to one other.
   void block(const After* after, std::size_t u, std::size_t v) {
     if (cuts_.any() && (cuts_.kind(u) != 0 || cuts_.kind(v) != 0)) {
-      for (const auto& [put, rows] : cut(cuts_.kind(u), cuts_.kind(v))) one(put, rows, {}, u, v);
+      for (const auto& [put, rows] : cut(cuts_.kind(u), cuts_.kind(v))) one(put, rows, after != nullptr ? after[like_[put.from * group_ + put.to]] : After{}, u, v);
       return;
     }
     for (std::size_t i = 0; i < puts_.size(); ++i) one(puts_[i], rows_[i], after != nullptr ? after[i] : After{}, u, v);
@@ -403,7 +405,7 @@ class Pairs {
   // The rounds of the own node: in each, every rank puts to another one.
   void inside() {
     Times tx(group_ * units_, 0), rx(tx);
-    const std::span<const std::int64_t> sizes = cuts_.any() ? std::span<const std::int64_t>(&in_.cuts.near_bytes, 1) : in_.bytes;
+    const std::span<const std::int64_t> sizes = cuts_.any() ? in_.cuts.near_bytes : in_.bytes;
     for (std::size_t k = 1; k < group_; ++k) {
       for (std::size_t lane = 0; lane < sizes.size() * group_; ++lane) {
         const std::size_t channel = lane / group_, from = lane % group_, to = (from + k) % group_, others = static_cast<std::size_t>(in_.nodes - 1);
@@ -429,6 +431,7 @@ class Pairs {
   PairCuts cuts_;
   std::span<const std::int64_t> bytes_;  // of a put of each size
   std::vector<std::vector<std::pair<PairPut, Rows>>> cut_;  // by kinds of both nodes; empty: not asked for yet
+  std::vector<std::size_t> like_;                           // by ranks of both ends: which of `puts_`, of one channel, has as many copies after it
   Changes changes_;
   Table table_;
   std::vector<bool> odd_;                 // by unit: timed put by put
