@@ -250,7 +250,8 @@ class Pairs {
     std::vector<bool> odd(odd_);
     const std::size_t like = most_common();
     std::size_t found = 0;
-    for (std::size_t u = 0; u < units_; ++u) found += odd[u] = odd[u] || !plainly(u, like);
+    for (std::size_t u = 0; u < units_; ++u)
+      if (!odd[u] && !plainly(u, like)) found += odd[u] = true;  // those that are odd are timed put by put anyway
     if (found * kRare > units_ || in_.bytes[0] == 0) return;
     odd_ = odd;
     for (const PairPut& p : puts_) times_.push_back(time_tx(p.size, 0)[like]);
