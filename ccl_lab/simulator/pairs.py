@@ -30,7 +30,7 @@ _MOST_PUTS, _MOST_INSIDE = 40_000_000_000, 2_000_000_000
 _MOST_ODD = 500_000_000
 # Puts that copies of several channels wait for, where each rank of each node makes its copies in an order of its own: 0.1 µs each.
 _MOST_ORDERED = 2_000_000_000
-# Puts of nodes that exchange pieces: 20 ns each, with those of their neighbours, which are not put side by side then; kinds of such nodes.
+# Puts of nodes that exchange pieces: 10 ns each, with those of their neighbours, which are not put side by side then; kinds of such nodes.
 _MOST_CUT, _MOST_KINDS = 4_000_000_000, 64
 # Free NICs of a turn, from which on pairs of them are looked at instead of rounds: the fastest of 4, 8, …, 256 among 8,192 ranks.
 _FEW = 16
