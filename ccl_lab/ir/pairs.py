@@ -13,11 +13,12 @@ import numpy as np
 
 @dataclass(frozen=True, eq=False)
 class Cuts:
-    """Parts of a block that go over each channel to a rank of another node; inside a node all of them go over channel 0.
+    """Parts of a block that go over each channel, where rounds are a timetable.
 
     parts: of a block. whole: int64[channels], between nodes that lost nothing. nodes: int64[h], those that did; table:
     int64[h, ranks, channels], what counts for each of their ranks, put or got; left: float64[h + 1], what each of them has left, and last
-    what others have: of two the one with less left says, of equal ones the sender.
+    what others have: of two the one with less left says, of equal ones the sender. inside: int64[first channels], inside a node.
+    by_node: what nodes put to those as far from them is one step; else a round is.
     """
 
     parts: int
@@ -25,6 +26,8 @@ class Cuts:
     nodes: np.ndarray
     table: np.ndarray
     left: np.ndarray
+    inside: np.ndarray
+    by_node: bool = False
 
     def bytes_of(self, first: np.ndarray, n: np.ndarray, count: int, itemsize: int) -> np.ndarray:
         """Bytes of `n` parts from each `first` on, of a block of `count` elements: int64."""
@@ -38,7 +41,7 @@ class Pairs:
     grid: int64[nodes, ranks of a node]; rounds: d = 1, 2, …, nodes - 1, then 0, in each k = 0, 1, …. All puts come at once; then all of
     them are waited for. keeps: a rank copies its own part before it waits; copies: after each wait it copies what came, once what it put to
     the same rank has left; sums: it adds all of them after the last wait, `flushes`: not before its own puts have left. cuts: where nodes
-    lost NICs, what goes over which channel; then rounds are a timetable, and nobody copies what came, or sums.
+    lost NICs, what goes over which channel; then rounds are a timetable, and who copies what came, or sums, has one channel.
     """
 
     grid: np.ndarray

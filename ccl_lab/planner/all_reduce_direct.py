@@ -6,7 +6,7 @@ Invariant: sources are added in rank order, so all ranks get bitwise the same fl
 from __future__ import annotations
 
 from ..ir import Builder, Pairs
-from .direct import rounds, slot, sources
+from .direct import cuts, rounds, slot, sources, steps
 from .problem import Problem
 from .runs import everyone
 
@@ -14,16 +14,17 @@ from .runs import everyone
 def direct(problem: Problem) -> Builder:
     """One shot: n-1 puts, one reduction of n sources.
 
-    Steps: 1. Bytes sent per rank: n-1 messages. n-1 blocks of scratch. Any n.
+    Steps: 1, or a timetable where NICs are shared unevenly (direct.py). Bytes sent per rank: n-1 messages. n-1 blocks of scratch. Any n.
     Source: the one-shot all_reduce of NCCLX, arXiv 2510.20171, and of TensorRT-LLM.
     """
     n = problem.n
     channels = problem.slices(problem.nics_per_rank, problem.nbytes)
-    b = problem.builder("direct", channels=channels, parts=channels, scratch_blocks=n - 1)
+    timetable = cuts(problem, channels, alone=channels == 1) is not None
+    b = problem.builder("direct", channels=channels, parts=channels, scratch_blocks=n - 1, timetable=timetable)
     rank, channel = everyone(n, channels)
-    for to, _ in rounds(problem, rank):
+    for b.step, (to, _) in zip(steps(problem, timetable), rounds(problem, rank), strict=True):
         b.put(rank=rank, peer=to, src=b.input[channel], dst=b.scratch[slot(rank, to) * b.parts + channel], channel=channel)
-    for _, source in rounds(problem, rank):
+    for b.step, (_, source) in zip(steps(problem, timetable), rounds(problem, rank), strict=True):
         b.wait(rank=rank, peer=source, channel=channel)
     if problem.in_place:
         b.flush(rank=rank, channel=channel)  # the sum overwrites what the puts read
@@ -34,4 +35,5 @@ def direct(problem: Problem) -> Builder:
 def pairs(problem: Problem) -> Pairs | None:
     """What `direct` repeats; None where nodes differ in size."""
     channels = problem.slices(problem.nics_per_rank, problem.nbytes)
-    return None if problem.grid is None else Pairs(problem.grid, channels, sums=True, flushes=problem.in_place)
+    return None if problem.grid is None else Pairs(problem.grid, channels, sums=True, flushes=problem.in_place,
+                                                   cuts=cuts(problem, channels, alone=channels == 1))

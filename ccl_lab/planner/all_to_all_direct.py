@@ -7,24 +7,27 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..ir import Builder, Pairs
-from .direct import rounds
+from ..ir import Builder, Cuts, Pairs
+from .direct import cuts, rounds, steps
 from .problem import Problem
 
 
 def direct(problem: Problem) -> Builder:
     """All puts at once, in rounds of different receivers.
 
-    Steps: n-1 rounds, none waiting for another. Bytes sent per rank: n-1 blocks. Out of place no scratch and no copy but the own
-    block's; in place what arrives waits in scratch (n blocks) until the block it replaces has left.
+    Steps: n-1 rounds, none waiting for another; a timetable where NICs are shared unevenly (direct.py). Bytes sent per rank: n-1
+    blocks. Out of place no scratch and no copy but the own block's; in place what arrives waits in scratch (n blocks) until the block
+    it replaces has left.
     Source: NCCLX, arXiv 2510.20171 (AllToAllv); "spread out" of Kang et al., ICPP 2020.
     """
     channels = problem.slices(problem.nics_per_rank, problem.block_bytes)
-    b, rank, channel = exchange_builder(problem, "direct", channels)
-    for b.step, (to, _) in enumerate(rounds(problem, rank)):
+    timetable = _cuts(problem, channels) is not None
+    b, rank, channel = exchange_builder(problem, "direct", channels, timetable)
+    order = list(steps(problem, True)) if timetable else range(problem.n - 1)
+    for b.step, (to, _) in zip(order, rounds(problem, rank), strict=True):
         send(b, problem, rank, to, channel)
     keep_own(b, problem, rank, channel)
-    for b.step, (_, source) in enumerate(rounds(problem, rank)):
+    for b.step, (_, source) in zip(order, rounds(problem, rank), strict=True):
         receive(b, problem, rank, source, channel)
     return b
 
@@ -34,14 +37,18 @@ def pairs(problem: Problem) -> Pairs | None:
     if problem.grid is None or problem.counts is not None:
         return None
     channels = problem.slices(problem.nics_per_rank, problem.block_bytes)
-    return Pairs(problem.grid, channels, keeps=not problem.in_place, copies=problem.in_place)
+    return Pairs(problem.grid, channels, keeps=not problem.in_place, copies=problem.in_place, cuts=_cuts(problem, channels))
 
 
-def exchange_builder(problem: Problem, algorithm: str, channels: int) -> tuple[Builder, np.ndarray, np.ndarray]:
+def _cuts(problem: Problem, channels: int) -> Cuts | None:
+    return cuts(problem, channels, alone=not problem.in_place or channels == 1) if problem.counts is None else None
+
+
+def exchange_builder(problem: Problem, algorithm: str, channels: int, timetable: bool = False) -> tuple[Builder, np.ndarray, np.ndarray]:
     """A Builder with one slice of every block per channel; and (rank, channel) of all rows."""
     n = problem.n
     blocks = n if problem.in_place else 0
-    b = problem.builder(algorithm, channels=channels, parts=channels, scratch_blocks=blocks,
+    b = problem.builder(algorithm, channels=channels, parts=channels, scratch_blocks=blocks, timetable=timetable,
                         scratch_pairs=received_pairs(n) if problem.counts is not None and blocks else None)
     return b, np.tile(np.arange(n), channels), np.repeat(np.arange(channels), n)
 

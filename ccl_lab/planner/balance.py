@@ -319,7 +319,8 @@ def all_to_all_pairs(problem: Problem) -> Pairs | None:
         return None
     found, left = shares(problem.topology), remaining(problem.topology)
     nodes, channels = np.flatnonzero(found.which >= 0), found.channels
-    cuts = Cuts(found.units, found.whole[:channels], nodes, found.hurt[found.which[nodes], :, :channels], np.append(left[nodes], 1.0))
+    cuts = Cuts(found.units, found.whole[:channels], nodes, found.hurt[found.which[nodes], :, :channels], np.append(left[nodes], 1.0),
+                np.array([found.units]))
     return Pairs(problem.grid, int(np.count_nonzero(found.whole)), keeps=True, cuts=cuts)
 
 

@@ -1,5 +1,9 @@
 """What direct algorithms share: the order of receivers, where the data of each sender lands, and the sources of one big reduction.
 
+**Timetable.** Where ranks share NICs unevenly, as around a lost one, what a node puts to one other is a step of a timetable. Each NIC may
+carry for another number of ranks then, and all puts at once would fill the turns that one leaves free with any later ones, until nearly
+every NIC waits for one that is elsewhere. That takes as long or longer, and nobody could say which turns they are but by dealing out all.
+
 Invariants: sources are always in rank order, so every rank computes bitwise the same sum of floats; in a round no two ranks write to the
 same one.
 """
@@ -10,7 +14,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..ir import Buffer, Ref
+from ..ir import Buffer, Cuts, Ref
+from .degraded import rows_alike
 from .problem import Problem
 
 
@@ -33,6 +38,31 @@ def rounds(problem: Problem, rank: np.ndarray) -> Iterator[tuple[np.ndarray, np.
     for d in (*range(1, nodes), 0):
         for k in range(d == 0, size):
             yield grid[(node + d) % nodes, (local + k) % size], grid[(node - d) % nodes, (local - k) % size]
+
+
+def steps(problem: Problem, timetable: bool) -> Iterator[int]:
+    """Step of each round: 0, or in a timetable one for all that goes to one other node."""
+    nodes, size = (1, problem.n) if problem.grid is None else problem.grid.shape
+    for number in range(problem.n - 1):
+        yield min(number // size, nodes - 1) if timetable else 0
+
+
+def cuts(problem: Problem, channels: int, alone: bool = True) -> Cuts | None:
+    """What nodes put to each other step by step; None where all use their NICs evenly, and alike, so that no timetable is needed.
+
+    alone: no rank adds or copies what came on one channel beside what came on others: the order of these would have to be timed, too.
+    """
+    grid, topology = problem.grid, problem.topology
+    if grid is None or len(grid) == 1 or not alone:
+        return None
+    nic = topology.nic_of(grid[:, None, :], np.arange(channels)[None, :, None]).reshape(len(grid), -1)
+    first, kind = rows_alike(nic)
+    users = np.bincount(nic[0])
+    if len(first) == 1 and len(np.unique(users[users > 0])) == 1:
+        return None
+    nodes, each = np.flatnonzero(kind != np.bincount(kind).argmax()), np.ones(channels, np.int64)
+    table = np.ones((len(nodes), grid.shape[1], channels), np.int64)
+    return Cuts(channels, each, nodes, table, np.ones(len(nodes) + 1), each, by_node=True)
 
 
 def slot(sender: np.ndarray, receiver: np.ndarray) -> np.ndarray:

@@ -30,7 +30,7 @@ _MOST_PUTS, _MOST_INSIDE = 40_000_000_000, 2_000_000_000
 _MOST_ODD = 500_000_000
 # Puts that copies of several channels wait for, where each rank of each node makes its copies in an order of its own: 0.1 µs each.
 _MOST_ORDERED = 2_000_000_000
-# Puts of nodes that exchange pieces: 30 ns each, with those of their neighbours, which are not put side by side then; kinds of such nodes.
+# Puts of nodes that exchange pieces: 10 ns each, with those of their neighbours, which are not put side by side then; kinds of such nodes.
 _MOST_CUT, _MOST_KINDS = 4_000_000_000, 64
 # Free NICs of a turn, from which on pairs of them are looked at instead of rounds: the fastest of 4, 8, …, 256 among 8,192 ranks.
 _FEW = 16
@@ -75,7 +75,7 @@ def pair_finish(pairs: Pairs, topology: Topology, count: int, itemsize: int, lat
         "nodes": nodes, "units": units, "group": group, "nics": m, "channels": pairs.channels, "alpha_ps": alpha_ps,
         "nic": nic, "odd_node": odd.node, "odd_nic": odd.nic, "few": few, "bytes": sizes, "arrived_ps": arrived, "left_ps": left,
         "places": places, "copy_ps": copy, "flushes": pairs.flushes, "links": len(links), "target": target,
-        **cut.columns, "near_bytes": count * itemsize,
+        **cut.columns, "cut_by_node": pairs.cuts is not None and pairs.cuts.by_node,
         **{name: np.ascontiguousarray(column[:units].T, np.int64).ravel() for name, column in columns.items()},
         **{name: np.ascontiguousarray(link[:units if changes else 0].T, np.int32).ravel()
            for name, link in (("tx_link", tx), ("rx_link", rx))},
@@ -85,7 +85,7 @@ def pair_finish(pairs: Pairs, topology: Topology, count: int, itemsize: int, lat
     finish = np.maximum(arrived, left).max(axis=0)
     late = late_ps[grid][:units]
     if pairs.keeps:
-        own = [count * itemsize] if pairs.cuts else sizes  # what is cut is copied as a whole
+        own = cut.columns["cut_near_bytes"] if pairs.cuts else sizes
         finish = np.maximum(finish, late + sum(busy_ps(int(nbytes), local[:units]) for nbytes in own))
     if pairs.copies:  # the others are in `arrived` and `left`
         finish = np.maximum(finish, late + (grid.size - 1) * copy.reshape(pairs.channels, group, units).sum(axis=0).T)
@@ -106,7 +106,7 @@ class _Odd(NamedTuple):
     nic: npt.NDArray[np.int32]
 
 
-_NONE = np.zeros(0, np.int32)
+_NONE, _NO_BYTES = np.zeros(0, np.int32), np.zeros(0, np.int64)
 _NO_ODD = _Odd(_NONE, _NONE)
 
 
@@ -142,7 +142,7 @@ def _cut(pairs: Pairs, topology: Topology, count: int, itemsize: int) -> _Cut:
     """What nodes exchange in pieces; empty where all is exchanged over the channels of the sender."""
     cuts, (nodes, group) = pairs.cuts, pairs.grid.shape
     if cuts is None:
-        none = dict.fromkeys(("kind", "nic", "left", "first", "channel", "size"), _NONE) | {"bytes": np.zeros(0, np.int64)}
+        none = dict.fromkeys(("kind", "nic", "left", "first", "channel", "size"), _NONE) | dict.fromkeys(("bytes", "near_bytes"), _NO_BYTES)
         return _Cut({f"cut_{name}": column for name, column in none.items()}, _NONE, none["bytes"])
     _in_order(pairs)
     no_tiers(topology)
@@ -151,7 +151,7 @@ def _cut(pairs: Pairs, topology: Topology, count: int, itemsize: int) -> _Cut:
     looked_at = np.append(np.argmin(kind), cuts.nodes)  # the first that lost nothing, if there is one, stands for all such
     nic = topology.nic_of(pairs.grid[looked_at, None, :], np.arange(channels)[None, :, None]).reshape(len(looked_at), -1)
     left = np.unique(cuts.left, return_inverse=True)[1].ravel()
-    rows = np.column_stack([left[:-1], nic[1:], cuts.table.reshape(len(cuts.nodes), -1)])
+    rows = np.column_stack([left[:-1], nic[1:], cuts.table.reshape(len(cuts.nodes), group * channels)])
     _, first, kind_of = np.unique(rows, axis=0, return_index=True, return_inverse=True)
     kind[cuts.nodes] = kind_of.ravel() + 1
     table = np.concatenate([np.broadcast_to(cuts.whole, (1, group, channels)), cuts.table[first]])
@@ -166,8 +166,9 @@ def _cut(pairs: Pairs, topology: Topology, count: int, itemsize: int) -> _Cut:
         "first": np.append(0, np.cumsum((table > 0).sum(axis=2))), "channel": channel, "size": size,
     }  # fmt: skip
     lanes = nic[0].reshape(channels, group)[np.flatnonzero(cuts.whole)]
-    sizes = np.append(own, others)
-    return _Cut({f"cut_{name}": np.ascontiguousarray(column, np.int32) for name, column in columns.items()} | {"cut_bytes": sizes},
+    sizes, near = np.append(own, others), cuts.bytes_of(np.cumsum(cuts.inside) - cuts.inside, cuts.inside, count, itemsize)
+    return _Cut({f"cut_{name}": np.ascontiguousarray(column, np.int32) for name, column in columns.items()}
+                | {"cut_bytes": sizes, "cut_near_bytes": near},
                 np.ascontiguousarray(lanes, np.int32).ravel(), sizes)
 
 

@@ -145,7 +145,7 @@ std::tuple<int, std::int64_t> simulate_pairs(const nb::dict& columns) {
       .changes = c.changes(), .copy_ps = c.get<I64>("copy_ps"), .flushes = c.number("flushes") != 0, .target = target_of(c),
       .cuts = {.kind = c.get<I32>("cut_kind"), .nic = c.get<I32>("cut_nic"), .left = c.get<I32>("cut_left"), .first = c.get<I32>("cut_first"),
                .channel = c.get<I32>("cut_channel"), .size = c.get<I32>("cut_size"), .bytes = c.get<I64>("cut_bytes"),
-               .near_bytes = c.number("near_bytes")}};
+               .near_bytes = c.get<I64>("cut_near_bytes"), .by_node = c.number("cut_by_node") != 0}};
   ccl_lab::sim::PairsOutput out{.arrived_ps = c.get<std::int64_t>("arrived_ps"), .left_ps = c.get<std::int64_t>("left_ps"),
                                 .places = c.get<std::int64_t>("places")};
   const ccl_lab::Unlocked unlocked;

@@ -24,29 +24,39 @@ bool PairCuts::good(const PairCutsInput& in, std::int64_t units, std::int64_t gr
       if (in.size[static_cast<std::size_t>(i)] != i - in.first[l]) return false;
   }
   const auto time = [](std::int64_t v) { return v >= 0 && v < std::int64_t{1} << 58; };
-  return below(in.channel, in.nic.size() / row) && below(in.size, in.bytes.size()) && std::ranges::all_of(in.bytes, time) && time(in.near_bytes);
+  if (in.near_bytes.empty() || in.near_bytes.size() > static_cast<std::size_t>(channels)) return false;
+  return below(in.channel, in.nic.size() / row) && below(in.size, in.bytes.size()) && std::ranges::all_of(in.bytes, time) &&
+         std::ranges::all_of(in.near_bytes, time);
 }
 
 std::vector<CutPut> PairCuts::puts(std::size_t from, std::size_t to) const {
-  const bool by_sender = in_.left[from] <= in_.left[to];
   std::vector<CutPut> found;
-  std::vector<std::pair<std::int64_t, CutPut>> round;
+  std::vector<std::pair<std::int64_t, CutPut>> batch;
   Turns turns(2 * nics_);
   for (std::size_t k = 0; k < group_; ++k) {
-    round.clear();
-    turns.clear();
-    for (std::size_t rank = 0; rank < group_; ++rank) {
-      const std::size_t peer = (rank + k) % group_, rules = by_sender ? from * group_ + rank : to * group_ + peer;
-      for (auto i = static_cast<std::size_t>(in_.first[rules]); i < static_cast<std::size_t>(in_.first[rules + 1]); ++i) {
-        const auto channel = static_cast<std::size_t>(in_.channel[i]);
-        const std::size_t a = nic(from, channel, rank), b = nic(to, channel, peer);
-        const std::int64_t turn = turns.next(static_cast<std::int32_t>(a), static_cast<std::int32_t>(nics_ + b));
-        round.emplace_back(turn, CutPut{rank, peer, a, b, static_cast<std::size_t>(in_.size[i])});
-      }
+    for (const Piece& piece : round(from, to, k)) {
+      const std::size_t peer = (piece.rank + k) % group_, a = nic(from, piece.channel, piece.rank), b = nic(to, piece.channel, peer);
+      const std::int64_t turn = turns.next(static_cast<std::int32_t>(a), static_cast<std::int32_t>(nics_ + b));
+      batch.emplace_back(turn, CutPut{piece.rank, peer, a, b, piece.size});
     }
-    std::ranges::stable_sort(round, {}, &std::pair<std::int64_t, CutPut>::first);
-    for (const auto& [turn, put] : round) found.push_back(put);
+    if (in_.by_node && k + 1 < group_) continue;
+    std::ranges::stable_sort(batch, {}, &std::pair<std::int64_t, CutPut>::first);
+    for (const auto& [turn, put] : batch) found.push_back(put);
+    batch.clear();
+    turns.clear();
   }
+  return found;
+}
+
+std::vector<PairCuts::Piece> PairCuts::round(std::size_t from, std::size_t to, std::size_t k) const {
+  const bool by_sender = in_.left[from] <= in_.left[to];
+  std::vector<Piece> found;
+  for (std::size_t rank = 0; rank < group_; ++rank) {
+    const std::size_t rules = by_sender ? from * group_ + rank : to * group_ + (rank + k) % group_;
+    for (auto i = static_cast<std::size_t>(in_.first[rules]); i < static_cast<std::size_t>(in_.first[rules + 1]); ++i)
+      found.push_back({rank, static_cast<std::size_t>(in_.channel[i]), static_cast<std::size_t>(in_.size[i])});
+  }
+  if (in_.by_node) std::ranges::stable_sort(found, {}, &Piece::channel);
   return found;
 }
 

@@ -1,10 +1,11 @@
-// Which pieces nodes exchange where some of them lost NICs, in the order of service: `balance` all_to_all.
+// Which pieces nodes exchange where some of them lost NICs, in the order of service: `balance` all_to_all, and direct algorithms.
 //
-// Is: the puts of a node to one other, whose blocks are cut by the shares of the rank whose node has less left, in the order in which their NICs
-// serve them. Is not: when they leave (pairs.cpp). Invariant: that order is the one of exact.cpp for the unrolled schedule.
+// Is: the puts of a node to one other, whose blocks are cut by the shares of the rank whose node has less left, or all alike, in the order in
+// which their NICs serve them. Is not: when they leave (pairs.cpp). Invariant: that order is the one of exact.cpp for the unrolled schedule.
 //
-// Order. Steps are a timetable: the puts of a round (d, k) are a batch, which NICs serve before the next one. In the rounds of one d a node puts to
-// one other, and no other node puts to that one, so turns are dealt for the two of them: in each round rank by rank, and channel by channel.
+// Order. Steps are a timetable: the puts of a round (d, k) are a batch, which NICs serve before the next one, or those of all rounds of one d are. In
+// these a node puts to one other, and no other node puts to that one, so turns are dealt for the two of them: in each batch round by round, and in a
+// round either rank by rank and channel by channel (rounds), or channel by channel and rank by rank (all of one d): as the ops are written.
 //
 // Nodes of one *kind* have the same NICs on each channel and the same shares, so that two kinds say all of it.
 #pragma once
@@ -25,7 +26,8 @@ struct PairCutsInput {
   std::span<const std::int32_t> first;    // [kinds * group + 1]
   std::span<const std::int32_t> channel, size;  // of each piece; size: which of `bytes`
   std::span<const std::int64_t> bytes;    // of puts of any size: first of the channels of kind 0, then others
-  std::int64_t near_bytes = 0;            // of a put inside a node, which is one piece
+  std::span<const std::int64_t> near_bytes;  // of puts inside nodes, by channel
+  bool by_node = false;                      // what goes to one other node is one batch; else a round is
 };
 
 // A piece from one rank to another one, over NICs of their nodes.
@@ -45,6 +47,12 @@ class PairCuts {
   [[nodiscard]] std::vector<CutPut> puts(std::size_t from, std::size_t to) const;
 
  private:
+  struct Piece {
+    std::size_t rank, channel, size;
+  };
+  // What is put in round k, as it is written.
+  [[nodiscard]] std::vector<Piece> round(std::size_t from, std::size_t to, std::size_t k) const;
+
   [[nodiscard]] std::size_t nic(std::size_t kind, std::size_t channel, std::size_t rank) const {
     const std::size_t wide = in_.nic.size() / (kinds() * group_);
     return static_cast<std::size_t>(in_.nic[(kind * wide + channel) * group_ + rank]);

@@ -13,6 +13,7 @@
 #include "changes.hpp"
 #include "order.hpp"
 #include "pair_after.hpp"
+#include "pair_block.hpp"
 #include "pair_inputs.hpp"
 #include "pair_lasts.hpp"
 #include "pair_puts.hpp"
@@ -108,6 +109,8 @@ class Pairs {
     if (cuts_.any()) {
       cut_.resize(cuts_.kinds() * cuts_.kinds());
       for (const CutPut& p : cuts_.puts(0, 0)) puts_.push_back({p.size * group_ + p.from, p.size * group_ + p.to, p.a, p.b, p.size, p.from, p.to, 0});
+      like_.resize(group_ * group_);
+      for (std::size_t i = 0; i < puts_.size(); ++i) like_[puts_[i].from_rank * group_ + puts_[i].to_rank] = i;
       return true;
     }
     Turns turns(2 * nics_);
@@ -247,7 +250,8 @@ class Pairs {
     std::vector<bool> odd(odd_);
     const std::size_t like = most_common();
     std::size_t found = 0;
-    for (std::size_t u = 0; u < units_; ++u) found += odd[u] = odd[u] || !plainly(u, like);
+    for (std::size_t u = 0; u < units_; ++u)
+      if (!odd[u] && !plainly(u, like)) found += odd[u] = true;  // those that are odd are timed put by put anyway
     if (found * kRare > units_ || in_.bytes[0] == 0) return;
     odd_ = odd;
     for (const PairPut& p : puts_) times_.push_back(time_tx(p.size, 0)[like]);
@@ -308,7 +312,7 @@ class Pairs {
     while (u < end) {
       const std::size_t v = (u + d) % units_, count = std::min({kWide, end - u, units_ - v});
       if (odd(u, count) || odd(v, count)) {
-        around_odd(after, u, v, count);
+        count == kWide ? among_odd(after, u, v) : around_odd(after, u, v, count);
       } else if (count == kWide) {
         puts_to_({rows_, times_, after, after_.copies()}, u, v);
       } else {
@@ -321,6 +325,25 @@ class Pairs {
   // Blocks of so many units, which are not odd.
   void blocks(const After* after, std::size_t u, std::size_t v, std::size_t count) {
     for (std::size_t i = 0; i < rows_.size(); ++i) few(i, after != nullptr ? after[i] : After{}, u, v, count);
+  }
+
+  // All at once, and those of which a unit is odd once more, from what was there before: that takes less than to pass over them.
+  void among_odd(const After* after, std::size_t u, std::size_t v) {
+    numbers_.clear();
+    for (std::size_t i = 0; i < kWide; ++i)
+      if (odd_[u + i] || odd_[v + i]) changed(u + i, v + i, [&](std::int64_t number) { numbers_.push_back(number); });
+    puts_to_({rows_, times_, after, after_.copies()}, u, v);
+    auto before = numbers_.cbegin();
+    for (std::size_t i = 0; i < kWide; ++i)
+      if (odd_[u + i] || odd_[v + i]) changed(u + i, v + i, [&](std::int64_t& number) { number = *before++; });
+    for (std::size_t i = 0; i < kWide; ++i)
+      if (odd_[u + i] || odd_[v + i]) block(after, u + i, v + i);
+  }
+
+  // What the puts of unit u to unit v may change.
+  void changed(std::size_t u, std::size_t v, const auto& each) {
+    for (std::size_t nic = 0; nic < nics_; ++nic) each(tx(nic)[u]), each(rx(nic)[v]);
+    for (std::size_t lane = 0; lane < lanes_; ++lane) each(left(lane)[u]), each(arrived(lane)[v]);
   }
 
   // No two of these blocks share a NIC.
@@ -360,19 +383,38 @@ class Pairs {
   // A block of one unit to one other.
   void block(const After* after, std::size_t u, std::size_t v) {
     if (cuts_.any() && (cuts_.kind(u) != 0 || cuts_.kind(v) != 0)) {
-      for (const auto& [put, rows] : cut(cuts_.kind(u), cuts_.kind(v))) one(put, rows, {}, u, v);
-      return;
+      return odd_block(cut(cuts_.kind(u), cuts_.kind(v)), after, u, v);
     }
     for (std::size_t i = 0; i < puts_.size(); ++i) one(puts_[i], rows_[i], after != nullptr ? after[i] : After{}, u, v);
   }
 
+  // Of nodes that exchange pieces of their own.
+  struct Cut {
+    std::vector<std::pair<PairPut, Rows>> puts;
+    std::vector<PairPut> first;  // that comes over each NIC
+    OddBlock block;
+  };
+
+  void odd_block(const Cut& cut, const After* after, std::size_t u, std::size_t v) {
+    if (after == nullptr && in_.tx_link.empty()) {
+      for (std::size_t i = 0; plain() && i < cut.first.size(); ++i) settle(cut.first[i], v);
+      cut.block(u, v, numbers_);
+      for (std::size_t i = 0; plain() && i < cut.first.size(); ++i) settled(cut.first[i].b)[v] = rx(cut.first[i].b)[v];
+      return;
+    }
+    for (const auto& [put, rows] : cut.puts) one(put, rows, after != nullptr ? after[like_[put.from * group_ + put.to]] : After{}, u, v);
+  }
+
   // What a node of one kind puts to a node of another one; as lanes, its ranks have that of channel 0.
-  const std::vector<std::pair<PairPut, Rows>>& cut(std::size_t from, std::size_t to) {
-    auto& found = cut_[from * cuts_.kinds() + to];
-    if (found.empty()) {
+  const Cut& cut(std::size_t from, std::size_t to) {
+    Cut& found = cut_[from * cuts_.kinds() + to];
+    if (found.puts.empty()) {
       for (const CutPut& p : cuts_.puts(from, to)) {
         const PairPut put{p.from, p.to, p.a, p.b, p.size, p.from, p.to, 0};
-        found.emplace_back(put, rows_of(put));
+        const Rows rows = rows_of(put);
+        found.puts.emplace_back(put, rows);
+        found.block.add(rows);
+        if (std::ranges::find(found.first, p.b, &PairPut::b) == found.first.end()) found.first.push_back(put);
       }
     }
     return found;
@@ -403,7 +445,7 @@ class Pairs {
   // The rounds of the own node: in each, every rank puts to another one.
   void inside() {
     Times tx(group_ * units_, 0), rx(tx);
-    const std::span<const std::int64_t> sizes = cuts_.any() ? std::span<const std::int64_t>(&in_.cuts.near_bytes, 1) : in_.bytes;
+    const std::span<const std::int64_t> sizes = cuts_.any() ? in_.cuts.near_bytes : in_.bytes;
     for (std::size_t k = 1; k < group_; ++k) {
       for (std::size_t lane = 0; lane < sizes.size() * group_; ++lane) {
         const std::size_t channel = lane / group_, from = lane % group_, to = (from + k) % group_, others = static_cast<std::size_t>(in_.nodes - 1);
@@ -428,7 +470,9 @@ class Pairs {
   std::size_t units_, group_, nics_, channels_, lanes_;
   PairCuts cuts_;
   std::span<const std::int64_t> bytes_;  // of a put of each size
-  std::vector<std::vector<std::pair<PairPut, Rows>>> cut_;  // by kinds of both nodes; empty: not asked for yet
+  std::vector<Cut> cut_;                 // by kinds of both nodes; empty: not asked for yet
+  std::vector<std::size_t> like_;        // by ranks of both ends: which of `puts_`, of one channel, has as many copies after it
+  std::vector<std::int64_t> numbers_;    // of an odd block
   Changes changes_;
   Table table_;
   std::vector<bool> odd_;                 // by unit: timed put by put

@@ -8,8 +8,8 @@
 // puts of a node to one other node, `group` rounds of them, use NICs that no other put of these rounds uses, and if they take turns 0 to U - 1 of
 // each NIC, with none left over, those of the next node begin at turn U of every NIC: by induction turns are known, and a NIC serves
 // node after node (a *block*), each in the same order. It is dealt out for one block, and checked; if it leaves a turn over, or nodes use their
-// NICs in different ways, each turn is dealt out for all nodes (pair_turns.hpp). Where steps are a timetable NICs serve round after round, so that it is
-// dealt out for a block of each two kinds of nodes, whose puts may come in pieces (pair_cuts.hpp).
+// NICs in different ways, each turn is dealt out for all nodes (pair_turns.hpp). Where steps are a timetable NICs serve round after round, or node after
+// node, so that it is dealt out for a block of each two kinds of nodes, whose puts may come in pieces (pair_cuts.hpp, pair_block.hpp).
 //
 // Merging. Nodes whose links, late ranks and so on repeat after `units` nodes are the same set of equations turned by that many nodes, which
 // has one solution: so times repeat as well, and node u stands for u + units. Of equal nodes one is evaluated, which puts to itself.
