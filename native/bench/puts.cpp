@@ -34,7 +34,7 @@ constexpr Case kCases[] = {{"puts", false, false, false}, {"puts_in_pieces", tru
 // Node 3 lost NIC 2: each of its ranks puts its blocks in eight pieces, one over each NIC, of which NIC 3 has two.
 struct Pieces {
   std::vector<std::int32_t> kind = std::vector<std::int32_t>(kNodes, 0), nic, left{1, 0}, first{0}, channel, size;
-  std::vector<std::int64_t> bytes{kBytes, kBytes / kGroup};
+  std::vector<std::int64_t> bytes{kBytes, kBytes / kGroup}, near_bytes{kBytes};
 
   Pieces() {
     kind[3] = 1;
@@ -56,7 +56,7 @@ struct Pieces {
     size.push_back(of_size);
   }
 
-  [[nodiscard]] PairCutsInput columns() const { return {kind, nic, left, first, channel, size, bytes, kBytes}; }
+  [[nodiscard]] PairCutsInput columns() const { return {kind, nic, left, first, channel, size, bytes, near_bytes}; }
 };
 
 void evaluate(const Case& one, long iterations) {
