@@ -432,25 +432,25 @@ TEST(partners_that_share_a_nic_take_turns) {
   CHECK(simulate_partners(in, out) == PartnersStatus::too_long);
 }
 
-// Ranks of nodes of four, two of which share a NIC, a byte a picosecond but for one NIC: eight at a time as put by put.
-TEST(partners_are_evaluated_eight_at_a_time) {
-  for (const std::size_t n : {16u, 24u, 64u, 128u, 200u, 256u}) {
+// Ranks of nodes of four, a byte a picosecond but for one NIC, and two on one NIC where they are a power of two: several at a time as put by put.
+TEST(partners_are_evaluated_side_by_side) {
+  for (const std::size_t n : {12u, 61u, 128u, 200u, 256u, 1000u}) {
     std::vector<std::int32_t> node(n), nic(n), links;
     for (std::size_t r = 0; r < n; ++r) node[r] = static_cast<std::int32_t>(r / 4), nic[r] = static_cast<std::int32_t>(r);
-    nic[6] = 7;
+    if ((n & (n - 1)) == 0) nic[6] = 7;
     const I64s bytes = {100}, zero(n, 0), latency(4 * n, 7);
     I64s rates(4 * n, 1'000'000'000'000), late(n, 0), finish(n), ends(n);
     rates[9] /= 3, late[n - 1] = 1234;
     PartnersInput in;
     in.ranks = in.nics = static_cast<std::int64_t>(n), in.channels = 1, in.node = node, in.nic = nic, in.bytes = bytes, in.late_ps = late;
-    in.begin_ps = late, in.copy_ps = zero, in.bytes_per_s = rates, in.latency_ps = latency, in.link = links, in.octets = false;
+    in.begin_ps = late, in.copy_ps = zero, in.bytes_per_s = rates, in.latency_ps = latency, in.link = links, in.side_by_side = false;
     PartnersOutput out{.finish_ps = finish};
     CHECK(simulate_partners(in, out) == PartnersStatus::ok);
     for (const Target target : {Target::best, Target::base}) {
-      in.octets = true, in.target = target, in.most_puts = 0;
-      PartnersOutput octets{.finish_ps = ends};
-      CHECK(simulate_partners(in, octets) == PartnersStatus::ok);
-      CHECK(ends == finish && octets.puts == out.puts && octets.turns == out.turns);
+      in.side_by_side = true, in.target = target, in.most_puts = 0;
+      PartnersOutput several{.finish_ps = ends};
+      CHECK(simulate_partners(in, several) == PartnersStatus::ok);
+      CHECK(ends == finish && several.puts == out.puts && several.turns == out.turns);
     }
   }
 }

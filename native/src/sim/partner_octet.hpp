@@ -1,7 +1,7 @@
 // Eight ranks side by side, and what an exchange of eight with eight others does to them (partner_octets.hpp).
 //
-// Is: puts of some of the lanes of two octets to one another, in vectors. Is not: which ones they are, nor when. Invariant: a lane ends as if its
-// puts had been made one by one. Vectors are of 32 bytes, which every compiler splits where a processor has shorter ones.
+// Is: puts of some of the lanes of two octets to one another, in vectors. Is not: which ones they are, nor when. Invariant: a lane ends
+// as if its puts had been made one by one. Vectors are of 32 bytes, which every compiler splits where a processor has shorter ones.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 
 namespace ccl_lab::sim {
 
-inline constexpr std::size_t kLanes = 8;
+inline constexpr std::size_t kLanes = 8, kWordOctets = 8;  // ranks of an octet, octets of a word
 
 // They are never handed to a function that is no part of its caller.
 #pragma GCC diagnostic push
@@ -111,9 +111,9 @@ struct Alike {
   std::int64_t takes_ps, latency_ps;
 };
 
-// Half k of what a meeting does to times; both: lanes that have put on both sides now.
-template <bool kAlike, bool kFully>
-[[gnu::always_inline]] inline void pass(Octet& one, Octet& other, OctetTakes* takes, OctetTakes* its_takes, const Crossing& by, std::size_t k,
+// Half k of what a meeting of eight lanes does to times; both: lanes that have put on both sides now.
+template <bool kAlike, bool kFully, class Lanes, class Takes>
+[[gnu::always_inline]] inline void pass(Lanes& one, Lanes& other, Takes* takes, Takes* its_takes, const Crossing& by, std::size_t k,
                                         const Alike& alike, I64x4 ours, I64x4 its, I64x4 both) {
   const std::size_t at = 4 * k, there = 4 * (k ^ by.swapped);
   const auto &here_by = by.half_by[k], &there_by = by.half_by[k ^ by.swapped];
@@ -157,11 +157,12 @@ struct Octets2 {
   std::int32_t *steps, *its_steps;
 };
 
-// Lanes that both have put, as bits in four bytes: of the first octet those that go on later than now, those that do not so at the next tick; then
-// the same of their partners. Who does at the next tick is in the first ones alone, who does now in the second ones, who does later than that in both.
+// Lanes that both have put, as bits in four bytes: of the first octet those that go on later than now, those that do not so at the next
+// tick; then the same of their partners. Who does at the next tick is in the first ones alone, who does now in the second ones, who does
+// later than that in both.
 [[gnu::always_inline]] inline std::uint32_t gone_on(I32x8 both, I32x8 now, I32x8 leaves, I32x8 its_leaves) {
-  return together((both & (its_leaves > now) & kBits) | (both & (its_leaves != now + 1) & kBits << 8) | (both & (leaves > now) & kBits << 16) |
-                  (both & (leaves != now + 1) & kBits << 24));
+  return together((both & (its_leaves > now) & kBits) | (both & (its_leaves != now + 1) & kBits << 8) |
+                  (both & (leaves > now) & kBits << 16) | (both & (leaves != now + 1) & kBits << 24));
 }
 
 // All lanes of both put.
@@ -169,7 +170,8 @@ template <bool kAlike>
 [[gnu::always_inline]] inline std::uint32_t meet_fully(const Octets2& two, const Crossing& by, const Meeting& at, const Alike& alike) {
   const I32x8 now = all_lanes(at.tick), all = all_lanes(-1);
   const auto leaves = loaded<I32x8>(two.one.leaves.data()), rx_tick = loaded<I32x8>(two.one.rx_tick.data());
-  const I32x8 its_leaves = crossed(loaded<I32x8>(two.other.leaves.data()), by.by), its_rx_tick = crossed(loaded<I32x8>(two.other.rx_tick.data()), by.by);
+  const I32x8 its_leaves = crossed(loaded<I32x8>(two.other.leaves.data()), by.by);
+  const I32x8 its_rx_tick = crossed(loaded<I32x8>(two.other.rx_tick.data()), by.by);
   const I32x8 goes = latest(now, latest(leaves, its_rx_tick)) + 1, comes = latest(now, latest(its_leaves, rx_tick)) + 1;
   const I32x8 there_goes = crossed(goes, by.by), there_comes = crossed(comes, by.by);
   store(two.one.leaves.data(), goes);
@@ -179,14 +181,16 @@ template <bool kAlike>
   store(two.steps, all_lanes(at.step + 2));
   store(two.its_steps, all_lanes(at.step + 2));
 #pragma GCC unroll 2
-  for (std::size_t k = 0; k < 2; ++k) pass<kAlike, true>(two.one, two.other, two.takes, two.its_takes, by, k, alike, I64x4{}, I64x4{}, I64x4{});
+  for (std::size_t k = 0; k < 2; ++k)
+    pass<kAlike, true>(two.one, two.other, two.takes, two.its_takes, by, k, alike, I64x4{}, I64x4{}, I64x4{});
   return gone_on(all, now, goes, comes);
 }
 
 template <bool kAlike>
 [[gnu::always_inline]] inline std::uint32_t meet_partly(const Octets2& two, const Crossing& by, const Meeting& at, const Alike& alike) {
   const I32x8 ours = lanes_of(at.ours), its = lanes_of(at.its), now = all_lanes(at.tick);
-  const auto steps = loaded<I32x8>(two.steps), leaves = loaded<I32x8>(two.one.leaves.data()), rx_tick = loaded<I32x8>(two.one.rx_tick.data());
+  const auto steps = loaded<I32x8>(two.steps), leaves = loaded<I32x8>(two.one.leaves.data());
+  const auto rx_tick = loaded<I32x8>(two.one.rx_tick.data());
   const I32x8 its_steps = crossed(loaded<I32x8>(two.its_steps), by.by), its_leaves = crossed(loaded<I32x8>(two.other.leaves.data()), by.by);
   const I32x8 its_rx_tick = crossed(loaded<I32x8>(two.other.rx_tick.data()), by.by);
   const I32x8 goes = latest(now, latest(leaves, its_rx_tick)) + 1, comes = latest(now, latest(its_leaves, rx_tick)) + 1;
@@ -203,17 +207,17 @@ template <bool kAlike>
   constexpr I64x4 bits[2] = {{1, 2, 4, 8}, {16, 32, 64, 128}};
 #pragma GCC unroll 2
   for (std::size_t k = 0; k < 2; ++k)
-    pass<kAlike, false>(two.one, two.other, two.takes, two.its_takes, by, k, alike, ((I64x4{} + at.ours) & bits[k]) != 0, ((I64x4{} + at.its) & bits[k]) != 0,
-                        __builtin_convertvector(loaded<I32x4>(halves[k].data()), I64x4));
+    pass<kAlike, false>(two.one, two.other, two.takes, two.its_takes, by, k, alike, ((I64x4{} + at.ours) & bits[k]) != 0,
+                        ((I64x4{} + at.its) & bits[k]) != 0, __builtin_convertvector(loaded<I32x4>(halves[k].data()), I64x4));
   return gone_on(both, now, new_leaves, its_new_leaves);
 }
 
-// The octets of two words, which meet those whose numbers differ in `apart`: rows from the first one on.
+// The octets of two words, which meet those whose numbers differ in `apart`: from the first one on.
 struct Words {
   Octet *one, *other;
   OctetTakes *takes, *its_takes;
   std::int32_t *steps, *its_steps;
-  std::size_t octets, apart;
+  std::size_t apart;
 };
 
 // `ours` and `its` lanes of two words, as the first one counts, put.
@@ -230,13 +234,15 @@ struct Met {
 template <bool kAlike>
 [[gnu::always_inline]] inline Met meet_words(const Words& words, const Crossing& by, const WordMeeting& at, const Alike& alike) {
   Met met;
-  for (std::size_t k = 0; k < words.octets; ++k) {
+  for (std::size_t k = 0; k < kWordOctets; ++k) {
     const auto ours = static_cast<std::uint8_t>(at.ours >> 8 * k), its = static_cast<std::uint8_t>(at.its >> 8 * k);
     if ((ours | its) == 0) continue;
     const std::size_t m = k ^ words.apart;
-    const Octets2 two{words.one[k], words.other[m], words.takes + k, words.its_takes + m, words.steps + kLanes * k, words.its_steps + kLanes * m};
+    const Octets2 two{words.one[k],      words.other[m],           words.takes + k, words.its_takes + m,
+                      words.steps + kLanes * k, words.its_steps + kLanes * m};
     const Meeting octets{at.step, at.tick, ours, its};
-    const std::uint32_t all = (ours & its) == 255 ? meet_fully<kAlike>(two, by, octets, alike) : meet_partly<kAlike>(two, by, octets, alike);
+    const bool full = (ours & its) == 255;
+    const std::uint32_t all = full ? meet_fully<kAlike>(two, by, octets, alike) : meet_partly<kAlike>(two, by, octets, alike);
     met.later |= std::uint64_t{all & 255} << 8 * k;
     met.not_next |= std::uint64_t{all >> 8 & 255} << 8 * k;
     met.its_later |= std::uint64_t{by.masks[all >> 16 & 255]} << 8 * m;
@@ -246,9 +252,10 @@ template <bool kAlike>
 }
 
 // Lanes of a word whose step is this one.
-[[gnu::always_inline]] inline std::uint64_t word_lanes_in(const std::int32_t* steps, std::int32_t step, std::size_t octets) {
+[[gnu::always_inline]] inline std::uint64_t word_lanes_in(const std::int32_t* steps, std::int32_t step) {
   std::uint64_t found = 0;
-  for (std::size_t k = 0; k < octets; ++k) found |= std::uint64_t{together((loaded<I32x8>(steps + kLanes * k) == step) & kBits)} << 8 * k;
+  for (std::size_t k = 0; k < kWordOctets; ++k)
+    found |= std::uint64_t{together((loaded<I32x8>(steps + kLanes * k) == step) & kBits)} << 8 * k;
   return found;
 }
 

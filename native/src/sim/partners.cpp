@@ -14,6 +14,7 @@
 #include "changes.hpp"
 #include "order.hpp"
 #include "partner_octets.hpp"
+#include "partner_rows.hpp"
 #include "stream.hpp"
 
 namespace ccl_lab::sim {
@@ -317,7 +318,9 @@ class Partners {
 
 PartnersStatus simulate_partners(const PartnersInput& in, PartnersOutput& out) noexcept try {
   if (!good(in, out)) return PartnersStatus::bad_input;
-  if (in.octets && in_octets(in)) return simulate_in_octets(in, out);
+  if (in.side_by_side && in_octets(in)) return simulate_in_octets(in, out);
+  if (in.side_by_side && in_rows(in))
+    if (const PartnersStatus status = simulate_in_rows(in, out); status != PartnersStatus::out_of_order) return status;
   if (in.ranks * in.ranks * in.channels > in.most_puts) return PartnersStatus::too_many;
   const bool late = std::ranges::max(in.late_ps) > 0;
   const bool plain = std::has_single_bit(static_cast<std::uint64_t>(in.ranks)) && in.channels == 1 && !late && !in.in_place && in.link.empty();
