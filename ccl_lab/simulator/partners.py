@@ -32,7 +32,7 @@ def partners_finish(paired: Paired, topology: Topology, count: int, itemsize: in
 
     Blocks of `count` elements; side_by_side: False evaluates every put by itself, target: code for one of _core.vector_targets(), tests.
     Raises Inapplicable where switches add latency, where rates inside nodes change, in place on several channels; UsageError after 13 days.
-    Cost: on one channel and not in place 3 to 8 ns a put of a power of two of ranks of which at most an eighth share a NIC, 1 to 2 ns of
+    Cost: on one channel and not in place 3 to 8 ns a put of a power of two of ranks few of which share a NIC, 1 to 2 ns of
     another number of which none does; else some 25 ns.
     """
     n, channels, nics = topology.n_ranks, paired.channels, topology.n_nodes * topology.nics_per_node

@@ -447,7 +447,7 @@ TEST(partners_are_evaluated_side_by_side) {
     PartnersOutput out{.finish_ps = finish};
     CHECK(simulate_partners(in, out) == PartnersStatus::ok);
     for (const Target target : {Target::best, Target::base}) {
-      in.side_by_side = true, in.target = target, in.most_puts = 0;
+      in.side_by_side = true, in.target = target;
       PartnersOutput several{.finish_ps = ends};
       CHECK(simulate_partners(in, several) == PartnersStatus::ok);
       CHECK(ends == finish && several.puts == out.puts && several.turns == out.turns);

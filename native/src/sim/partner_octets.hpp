@@ -15,7 +15,7 @@
 
 namespace ccl_lab::sim {
 
-// Of columns that fit together: whether they are such exchanges.
+// Of columns that fit together: whether they are such exchanges; few ranks share a NIC where more puts than most_puts are made.
 [[nodiscard]] bool in_octets(const PartnersInput& in);
 
 // Cost: 3 to 8 ns a put where most ranks of a word are at one step. Throws std::bad_alloc.
