@@ -13,10 +13,7 @@ namespace ccl_lab::sim {
 
 inline constexpr std::size_t kLanes = 8, kWordOctets = 8;  // ranks of an octet, octets of a word
 
-// They are never handed to a function that is no part of its caller.
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wpsabi"
-
+// Never handed to a function that is no part of its caller.
 using I64x4 = std::int64_t __attribute__((vector_size(32)));
 using I32x8 = std::int32_t __attribute__((vector_size(32)));
 using I32x4 = std::int32_t __attribute__((vector_size(16)));
@@ -258,7 +255,5 @@ template <bool kAlike>
     found |= std::uint64_t{together((loaded<I32x8>(steps + kLanes * k) == step) & kBits)} << 8 * k;
   return found;
 }
-
-#pragma GCC diagnostic pop
 
 }  // namespace ccl_lab::sim

@@ -19,7 +19,6 @@
 namespace ccl_lab::sim {
 namespace {
 
-#pragma GCC diagnostic ignored "-Wpsabi"  // vectors are handed to functions that are part of their callers alone
 CCL_FOR_TARGETS(meet_alike, (const Words& words, const Crossing& by, const WordMeeting& at, const Alike& alike, Met& met),
                 (met = meet_words<true>(words, by, at, alike)))
 CCL_FOR_TARGETS(meet_any, (const Words& words, const Crossing& by, const WordMeeting& at, const Alike& alike, Met& met),

@@ -13,8 +13,6 @@
 #include "stream.hpp"
 #include "vectors.hpp"
 
-#pragma GCC diagnostic ignored "-Wpsabi"  // vectors are handed to functions that are part of their callers alone
-
 namespace ccl_lab::sim {
 namespace {
 
