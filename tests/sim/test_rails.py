@@ -177,7 +177,7 @@ def test_what_rails_cannot_say_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("collective", "whole", "gone"), [
-    ("all_to_all", "direct", "balance"), ("all_gather", "recursive_doubling", "recursive_doubling"),
+    ("all_to_all", "direct", "direct"), ("all_gather", "recursive_doubling", "recursive_doubling"),
     ("reduce_scatter", "recursive_halving", "recursive_halving")])  # fmt: skip
 def test_auto_takes_what_is_timed_among_131072_ranks(collective: str, whole: str, gone: str) -> None:
     """Every rank to every other one, around lost NICs by a timetable; what many blocks cross with is told once."""

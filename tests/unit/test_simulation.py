@@ -46,7 +46,7 @@ def test_what_is_told_out_of_order_is_timed_where_it_is_small_and_refused_where_
         halving = ccl.simulate("all_reduce", f"h100:nodes={nodes}", "8MiB", algorithm="halving_doubling", **gone)
         assert halving.meta["evaluated"][how]
     with pytest.raises(UnsupportedError, match="cannot be timed without its table of about.*tier='estimate'"):
-        ccl.simulate("all_to_all", "h100:nodes=16384", "64MiB", algorithm="paired", faults=["nic:node=7,nic=2"])
+        ccl.simulate("all_to_all", "h100:nodes=16000", "64MiB", algorithm="paired", faults=["nic:node=7,nic=2"])
     with pytest.raises(UnsupportedError, match="at most 4,000,000"):
         ccl.simulate("all_reduce", "h100:nodes=4096", "64MiB", algorithm="ring", result="trace")
 
