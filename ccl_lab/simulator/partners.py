@@ -20,16 +20,20 @@ from .columns import busy_ps, check, no_changes_inside, no_tiers
 
 I64 = npt.NDArray[np.int64]
 
-# Puts that are timed in minutes, one by one.
+# Puts that are timed in minutes: of several ranks at a time, and one by one.
+_MOST_SIDE_BY_SIDE = 20_000_000_000
 _MOST_PUTS = 5_000_000_000
+_TOO_MANY = 5
 
 
 def partners_finish(paired: Paired, topology: Topology, count: int, itemsize: int, late_ps: I64, alpha_ps: int,
-                    changes: Changes) -> tuple[I64, dict[str, Any]]:  # fmt: skip
+                    changes: Changes, *, side_by_side: bool = True, target: int = 0) -> tuple[I64, dict[str, Any]]:  # fmt: skip
     """When each rank ends, i64[n_ranks], and counts: puts that were evaluated, and of them those that took turns with others.
 
-    Blocks of `count` elements. Raises Inapplicable where switches add latency, where rates inside nodes change, in place on several
-    channels; UsageError after 13 days. Cost: some 25 ns a put.
+    Blocks of `count` elements; side_by_side: False evaluates every put by itself, target: code for one of _core.vector_targets(), tests.
+    Raises Inapplicable where switches add latency, where rates inside nodes change, in place on several channels; UsageError after 13 days.
+    Cost: on one channel and not in place 3 to 8 ns a put of a power of two of ranks few of which share a NIC, 1 to 2 ns of
+    another number of which none does; else some 25 ns.
     """
     n, channels, nics = topology.n_ranks, paired.channels, topology.n_nodes * topology.nics_per_node
     no_tiers(topology)
@@ -40,8 +44,9 @@ def partners_finish(paired: Paired, topology: Topology, count: int, itemsize: in
         raise Inapplicable("puts of no bytes are not in step with each other")
     if paired.in_place and channels > 1:
         raise Inapplicable("ranks are not in step with each other, and copy on several channels in one memory")
-    if n * n * channels > _MOST_PUTS:
-        raise Inapplicable(f"ranks are not in step with each other, and {n * n * channels:,} puts would take many minutes")
+    many = f"ranks are not in step with each other, and {n * n * channels:,} puts would take many minutes"
+    if n * n * channels > _MOST_SIDE_BY_SIDE:
+        raise Inapplicable(many)
     links, node = topology.links, topology.node_of
     nic = node * topology.nics_per_node + topology.nic_of(np.arange(n), np.arange(channels)[:, None])
     sizes = paired.part_bytes(count, itemsize)
@@ -54,7 +59,9 @@ def partners_finish(paired: Paired, topology: Topology, count: int, itemsize: in
         "nic": np.ascontiguousarray(nic, np.int32).ravel(), "bytes": sizes, "late_ps": np.ascontiguousarray(late_ps, np.int64),
         "begin_ps": np.ascontiguousarray(begin, np.int64).ravel(), "copy_ps": np.ascontiguousarray(copies, np.int64).ravel(),
         "alpha_ps": alpha_ps, "bytes_per_s": links.bytes_per_s[ids], "latency_ps": links.latency_ps[ids],
-        "link": ids[: 2 * nics * bool(changes)].astype(np.int32), "links": len(links), "finish_ps": finish,
-        **changes.columns()})  # fmt: skip
+        "link": ids[: 2 * nics * bool(changes)].astype(np.int32), "links": len(links),
+        "side_by_side": side_by_side, "most_puts": _MOST_PUTS, "target": target, "finish_ps": finish, **changes.columns()})  # fmt: skip
+    if status == _TOO_MANY:
+        raise Inapplicable(many)
     check(status, "exchanges", "puts take days")
     return finish, {"puts": puts, "turns": turns}

@@ -83,7 +83,8 @@ std::tuple<int, std::int64_t, std::int64_t> simulate_partners(const nb::dict& co
       .node = c.get<I32>("node"), .nic = c.get<I32>("nic"), .bytes = c.get<I64>("bytes"), .late_ps = c.get<I64>("late_ps"),
       .begin_ps = c.get<I64>("begin_ps"), .copy_ps = c.get<I64>("copy_ps"), .alpha_ps = c.number("alpha_ps"),
       .bytes_per_s = c.get<I64>("bytes_per_s"), .latency_ps = c.get<I64>("latency_ps"), .link = c.get<I32>("link"), .links = c.number("links"),
-      .changes = c.changes()};
+      .changes = c.changes(), .side_by_side = c.number("side_by_side") != 0, .most_puts = c.number("most_puts"),
+      .target = target_of(c)};
   ccl_lab::sim::PartnersOutput out{.finish_ps = c.get<std::int64_t>("finish_ps")};
   const ccl_lab::Unlocked unlocked;
   const auto status = ccl_lab::sim::simulate_partners(in, out);

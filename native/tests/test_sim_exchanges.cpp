@@ -424,9 +424,35 @@ TEST(partners_that_share_a_nic_take_turns) {
   CHECK(refused([](PartnersInput& bad) { bad.channels = 2; }));
   CHECK(refused([](PartnersInput& bad) { bad.copy_ps = bad.copy_ps.first(3); }));
   CHECK(refused([](PartnersInput& bad) { bad.bytes = bad.late_ps.first(1); }));
+  in.most_puts = 15;
+  CHECK(simulate_partners(in, out) == PartnersStatus::too_many);
+  in.most_puts = 16;
   const I64s slow(12, 1), long_ones = {std::int64_t{1} << 50};
   in.bytes_per_s = slow, in.bytes = long_ones;
   CHECK(simulate_partners(in, out) == PartnersStatus::too_long);
+}
+
+// Ranks of nodes of four, a byte a picosecond but for one NIC, and two on one NIC where they are a power of two: several at a time as put by put.
+TEST(partners_are_evaluated_side_by_side) {
+  for (const std::size_t n : {12u, 61u, 128u, 200u, 256u, 1000u}) {
+    std::vector<std::int32_t> node(n), nic(n), links;
+    for (std::size_t r = 0; r < n; ++r) node[r] = static_cast<std::int32_t>(r / 4), nic[r] = static_cast<std::int32_t>(r);
+    if ((n & (n - 1)) == 0) nic[6] = 7;
+    const I64s bytes = {100}, zero(n, 0), latency(4 * n, 7);
+    I64s rates(4 * n, 1'000'000'000'000), late(n, 0), finish(n), ends(n);
+    rates[9] /= 3, late[n - 1] = 1234;
+    PartnersInput in;
+    in.ranks = in.nics = static_cast<std::int64_t>(n), in.channels = 1, in.node = node, in.nic = nic, in.bytes = bytes, in.late_ps = late;
+    in.begin_ps = late, in.copy_ps = zero, in.bytes_per_s = rates, in.latency_ps = latency, in.link = links, in.side_by_side = false;
+    PartnersOutput out{.finish_ps = finish};
+    CHECK(simulate_partners(in, out) == PartnersStatus::ok);
+    for (const Target target : {Target::best, Target::base}) {
+      in.side_by_side = true, in.target = target;
+      PartnersOutput several{.finish_ps = ends};
+      CHECK(simulate_partners(in, several) == PartnersStatus::ok);
+      CHECK(ends == finish && several.puts == out.puts && several.turns == out.turns);
+    }
+  }
 }
 
 TEST(columns_of_exchanges_that_do_not_fit_are_refused) {

@@ -13,6 +13,8 @@
 
 #include "changes.hpp"
 #include "order.hpp"
+#include "partner_octets.hpp"
+#include "partner_rows.hpp"
 #include "stream.hpp"
 
 namespace ccl_lab::sim {
@@ -22,7 +24,7 @@ bool good(const PartnersInput& in, const PartnersOutput& out) {
   const auto all = [](const auto& column, auto is_good) { return std::all_of(column.begin(), column.end(), is_good); };
   const auto time = [](std::int64_t v) { return v >= 0 && v <= kLatest; };
   if (in.ranks < 2 || in.ranks > 1 << 20 || in.nics < 1 || in.nics > 1 << 24) return false;
-  if (in.channels < 1 || in.channels > 64 || !time(in.alpha_ps)) return false;
+  if (in.channels < 1 || in.channels > 64 || !time(in.alpha_ps) || !runs(in.target)) return false;
   if (in.in_place && in.channels > 1) return false;
   const auto n = static_cast<std::size_t>(in.ranks), nics = static_cast<std::size_t>(in.nics), channels = static_cast<std::size_t>(in.channels);
   if (in.node.size() != n || in.late_ps.size() != n || !all(in.late_ps, time) || out.finish_ps.size() != n) return false;
@@ -316,6 +318,10 @@ class Partners {
 
 PartnersStatus simulate_partners(const PartnersInput& in, PartnersOutput& out) noexcept try {
   if (!good(in, out)) return PartnersStatus::bad_input;
+  if (in.side_by_side && in_octets(in)) return simulate_in_octets(in, out);
+  if (in.side_by_side && in_rows(in))
+    if (const PartnersStatus status = simulate_in_rows(in, out); status != PartnersStatus::out_of_order) return status;
+  if (in.ranks * in.ranks * in.channels > in.most_puts) return PartnersStatus::too_many;
   const bool late = std::ranges::max(in.late_ps) > 0;
   const bool plain = std::has_single_bit(static_cast<std::uint64_t>(in.ranks)) && in.channels == 1 && !late && !in.in_place && in.link.empty();
   return plain ? Partners<true>(in, out).run() : Partners<false>(in, out).run();

@@ -11,9 +11,11 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 
 #include "exact.hpp"
+#include "vectors.hpp"
 
 namespace ccl_lab::sim {
 
@@ -31,9 +33,12 @@ struct PartnersInput {
   std::span<const std::int32_t> link;                  // of those of NICs, as `changes` numbers them; empty where nothing changes
   std::int64_t links = 0;                              // as many as there are
   ChangeColumns changes = {};
+  bool side_by_side = true;                            // false: never several ranks at a time, for tests
+  std::int64_t most_puts = std::numeric_limits<std::int64_t>::max();  // that may be told one by one
+  Target target = Target::best;
 };
 
-enum class PartnersStatus : std::uint8_t { ok = 0, too_long = 1, overflow = 2, bad_input = 3, out_of_memory = 4 };
+enum class PartnersStatus : std::uint8_t { ok = 0, too_long = 1, overflow = 2, bad_input = 3, out_of_memory = 4, too_many = 5, out_of_order = 6 };  // the last one: of rows alone
 
 struct PartnersOutput {
   std::span<std::int64_t> finish_ps;  // [ranks]
@@ -41,7 +46,8 @@ struct PartnersOutput {
   std::int64_t turns = 0;             // of them, those that took turns with others
 };
 
-// Cost: some 25 ns a put. too_long: some put takes a good part of the longest time that fits.
+// Cost: some 25 ns a put, 3 to 8 in octets (partner_octets.hpp), 1 to 2 in rows (partner_rows.hpp). too_many: they would be more than most_puts one by
+// one. too_long: some put takes a good part of the longest time that fits.
 [[nodiscard]] PartnersStatus simulate_partners(const PartnersInput& in, PartnersOutput& out) noexcept;
 
 }  // namespace ccl_lab::sim
