@@ -384,9 +384,11 @@ def _stretched(formula):
         healthy = formula(problem)
         if not is_degraded(problem.topology) or not healthy.nic_bytes:
             return healthy
-        at, rates = machine(problem.topology), rates_of(problem.topology)
-        gained = healthy.nic_bytes / at.one_nic * (1 - at.node_nic / rates.sum(axis=1).min())
-        return healthy._replace(seconds=max(healthy.seconds - max(gained, 0.0), healthy.seconds * at.node_nic / rates.sum(axis=1).min()))
+        at, left = machine(problem.topology), rates_of(problem.topology).sum(axis=1).min()
+        if not left:
+            return healthy  # no way out of some node: planning names it
+        gained = healthy.nic_bytes / at.one_nic * (1 - at.node_nic / left)
+        return healthy._replace(seconds=max(healthy.seconds - max(gained, 0.0), healthy.seconds * at.node_nic / left))
     cost.__doc__ = f"{formula.__doc__} Over the lanes that are left."
     return cost
 
