@@ -27,11 +27,10 @@ from . import (
     scatter,
     send_recv_direct,
 )
-from .cost import Cost, machine
+from .cost import OP_SECONDS, Cost, machine
 from .degraded import (
     CHANNELS,
     I64,
-    Lanes,
     best_subset,
     finish,
     is_degraded,
@@ -44,6 +43,7 @@ from .degraded import (
 )
 from .direct import rounds
 from .kept import kept_by_topology
+from .lane_ways import find_ways
 from .orders import Rings, chains, flatten
 from .problem import Problem
 
@@ -57,101 +57,93 @@ def _named(b: Builder) -> Builder:
 
 
 @kept_by_topology(64)
-def rank_rings(topology: Topology, one_way: bool = False) -> Rings:
+def rank_rings(topology: Topology, one_way: bool = False, in_step: bool = False, adding: bool = False) -> Rings:
     """A ring over all ranks for each lane: into a node at the rank that crosses, out at another one, whose NIC has least to do.
 
     one_way: lanes pass through the ranks between these as the entries follow one another, so that few meet at a time; else as numbered.
+    in_step: ways may be matched and lanes cut where that is better (lane_ways); adding: ranks add up what comes.
     """
     lanes, size = ring_lanes(topology), topology.ranks_per_node
     nodes, entry = np.array(lanes.nodes), topology.local_of[lanes.rank].astype(np.int64)
     first, kind = rows_alike(np.column_stack([size[nodes], rates_of(topology)[nodes], entry.T]))
+    lanes, through = find_ways(topology, lanes, first, one_way, in_step, adding)
     ranks, before = topology.by_node(topology.local_of), np.cumsum(size) - size
     place = np.cumsum(size[nodes]) - size[nodes]
     orders = np.empty((len(lanes.channel), topology.n_ranks), np.int64)
-    for which, column in enumerate(first.tolist()):
-        ways = _ways(entry[:, column], _exits(topology, lanes.nodes[column], entry[:, column], lanes), int(size[nodes[column]]), one_way)
+    for which, ways in enumerate(through):
         alike = np.flatnonzero(kind == which)
         orders[:, place[alike][:, None] + np.arange(ways.shape[1])] = ranks[before[nodes[alike]][None, :, None] + ways[:, None, :]]
     return flatten(orders, lanes.channel, lanes.weight)
-
-
-def _ways(entry: I64, leave: I64, size: int, one_way: bool) -> I64:
-    """Local indices in the order in which each lane comes to them, i64[lanes, size]."""
-    between = [[local % size for local in range(first * one_way, first * one_way + size) if local % size not in (first, last)]
-               for first, last in zip(entry.tolist(), leave.tolist(), strict=True)]
-    return np.column_stack([entry, np.array(between, np.int64), leave]) if size > 1 else entry[:, None]
-
-
-def _exits(topology: Topology, node: int, entry: I64, lanes: Lanes) -> I64:
-    """Local index at which each lane leaves the node, i64[lanes]: not the one it enters at, least load first, heavy lanes first."""
-    ranks, rate = topology.ranks_of(node), rates_of(topology)[node]
-    if len(ranks) == 1:
-        return entry
-    nic = topology.nic_of(ranks[None, :], lanes.channel[:, None])
-    best, least = entry, np.inf
-    for shift in range(1, max(2, len(entry))):
-        trial = np.roll(entry, shift)
-        if (trial == entry).any():
-            continue
-        load = np.bincount(nic[np.arange(len(entry)), trial], lanes.weight, len(rate)) / np.maximum(rate, 1e-9)
-        if load.max() < least * 0.999:
-            best, least = trial, load.max()
-    load = np.zeros(len(rate))
-    greedy = entry.copy()
-    for lane in np.argsort(-lanes.weight, kind="stable"):
-        ends = (load[nic[lane]] + lanes.weight[lane]) / np.maximum(rate[nic[lane]], 1e-9)
-        ends[entry[lane]] = np.inf
-        greedy[lane] = int(np.argmin(ends))
-        load[nic[lane, greedy[lane]]] += lanes.weight[lane]
-    return greedy if (load / np.maximum(rate, 1e-9)).max() < least else best
 
 
 def all_gather(problem: Problem) -> Builder:
     """Ring all_gather over the lanes that are left, in step. Bytes and steps as `ring`; T/T0 = 1/(1-X)."""
     if not is_degraded(problem.topology):
         return _named(all_gather_ring.ring(problem))
-    return all_gather_ring.along(problem, "balance", rank_rings(problem.topology, True), timetable=True)
+    return all_gather_ring.along(problem, "balance", _gathering_rings(problem), timetable=True)
 
 
 def reduce_scatter(problem: Problem) -> Builder:
     """Ring reduce_scatter over the lanes that are left, in step. Bytes and steps as `ring`; T/T0 = 1/(1-X)."""
     if not is_degraded(problem.topology):
         return _named(reduce_scatter_ring.ring(problem))
-    return reduce_scatter_ring.along(problem, "balance", rank_rings(problem.topology, _unequal(problem.topology)), timetable=True)
+    return reduce_scatter_ring.along(problem, "balance", _adding_rings(problem), timetable=True)
 
 
 def all_gather_loops(problem: Problem) -> RingLoops:
     """What `all_gather` repeats."""
     if not is_degraded(problem.topology):
         return all_gather_ring.loops(problem)
-    return all_gather_ring.loops_along(problem, rank_rings(problem.topology, True), timetable=True)
+    return all_gather_ring.loops_along(problem, _gathering_rings(problem), timetable=True)
 
 
 def reduce_scatter_loops(problem: Problem) -> RingLoops:
     """What `reduce_scatter` repeats."""
     if not is_degraded(problem.topology):
         return reduce_scatter_ring.loops(problem)
-    return reduce_scatter_ring.loops_along(problem, rank_rings(problem.topology, _unequal(problem.topology)), timetable=True)
+    return reduce_scatter_ring.loops_along(problem, _adding_rings(problem), timetable=True)
+
+
+def _gathering_rings(problem: Problem) -> Rings:
+    """Rings of all_gather."""
+    return rank_rings(problem.topology, True, _nics_decide(problem, formulas.all_gather_ring(problem), 4))
+
+
+def _adding_rings(problem: Problem) -> Rings:
+    """Rings of reduce_scatter: lanes of equal shares pass ranks as these are numbered, where sums come to them more evenly."""
+    unequal = _unequal(problem.topology)
+    return rank_rings(problem.topology, unequal, unequal and _nics_decide(problem, formulas.reduce_scatter_ring(problem), 10), True)
+
+
+def _nics_decide(problem: Problem, ring: Cost, times: float) -> bool:
+    """Whether a message takes the slowest NIC that many times its delay: one lane more adds to what is not the NICs' time."""
+    at = machine(problem.topology)
+    return ring.nic_bytes / at.one_nic > times * (problem.n - 1) * (OP_SECONDS + at.alpha_nic)
 
 
 def _unequal(topology: Topology) -> bool:
-    """Whether lanes have different shares. Where they have not, sums come to ranks more evenly as these are numbered."""
+    """Whether lanes have different shares."""
     weight = ring_lanes(topology).weight
     return bool((weight != weight[0]).any())
+
+
+def _chain_rings(topology: Topology) -> Rings:
+    """Rings that broadcast and reduce turn into chains: lanes of equal shares keep apart."""
+    return rank_rings(topology, not _unequal(topology))
 
 
 def broadcast(problem: Problem) -> Builder:
     """Pipelined chain over the lanes that are left. Bytes and steps as `pipelined_ring`; T/T0 = 1/(1-X)."""
     if not is_degraded(problem.topology):
         return _named(broadcast_pipelined_ring.pipelined_ring(problem))
-    return broadcast_pipelined_ring.along(problem, "balance", chains(problem, rank_rings(problem.topology)))
+    return broadcast_pipelined_ring.along(problem, "balance", chains(problem, _chain_rings(problem.topology)))
 
 
 def reduce(problem: Problem) -> Builder:
     """Pipelined chain to the root over the lanes that are left. Bytes and steps as `ring`; T/T0 = 1/(1-X)."""
     if not is_degraded(problem.topology):
         return _named(reduce_ring.ring(problem))
-    return reduce_ring.along(problem, "balance", chains(problem, rank_rings(problem.topology)))
+    return reduce_ring.along(problem, "balance", chains(problem, _chain_rings(problem.topology)))
 
 
 def broadcast_chains(problem: Problem) -> Chains:
@@ -165,7 +157,7 @@ def reduce_chains(problem: Problem) -> Chains:
 
 
 def _chains(problem: Problem) -> Rings:
-    return chains(problem, rank_rings(problem.topology) if is_degraded(problem.topology) else None)
+    return chains(problem, _chain_rings(problem.topology) if is_degraded(problem.topology) else None)
 
 
 # -- pairs
@@ -392,9 +384,11 @@ def _stretched(formula):
         healthy = formula(problem)
         if not is_degraded(problem.topology) or not healthy.nic_bytes:
             return healthy
-        at, rates = machine(problem.topology), rates_of(problem.topology)
-        gained = healthy.nic_bytes / at.one_nic * (1 - at.node_nic / rates.sum(axis=1).min())
-        return healthy._replace(seconds=max(healthy.seconds - max(gained, 0.0), healthy.seconds * at.node_nic / rates.sum(axis=1).min()))
+        at, left = machine(problem.topology), rates_of(problem.topology).sum(axis=1).min()
+        if not left:
+            return healthy  # no way out of some node: planning names it
+        gained = healthy.nic_bytes / at.one_nic * (1 - at.node_nic / left)
+        return healthy._replace(seconds=max(healthy.seconds - max(gained, 0.0), healthy.seconds * at.node_nic / left))
     cost.__doc__ = f"{formula.__doc__} Over the lanes that are left."
     return cost
 

@@ -68,7 +68,8 @@ std::int64_t rhythm(const std::vector<Stream>& streams) {
   return 0;
 }
 
-RingsStatus circle(const RingsInput& in, RingsOutput& out, bool together, std::int64_t period = 0) {
+// period: see Unit. `longer` becomes the one with which all has to be gone round anew, where the rhythm is a longer one.
+RingsStatus circle(const RingsInput& in, RingsOutput& out, bool together, std::int64_t period, std::int64_t& longer) {
   Unit unit(in, out, together, period);
   Runs runs(in, out, unit);
   // What units send before they receive is kept for the first time round; of units that send the same, for the first of them.
@@ -103,7 +104,10 @@ RingsStatus circle(const RingsInput& in, RingsOutput& out, bool together, std::i
         look = 2 * unit.evaluated;
         const std::int64_t rounds = rhythm(received);
         const std::int64_t both = rounds > 0 ? std::lcm(unit.period(), rounds) : 0;
-        if (both > unit.period() && both <= kLongestRhythm * in.depth * in.stations) return circle(in, out, together, both);
+        if (both > unit.period() && both <= kLongestRhythm * in.depth * in.stations) {
+          longer = both;
+          return RingsStatus::ok;
+        }
       }
       for (Stream& each : sent) each.clear();
     }
@@ -115,6 +119,16 @@ RingsStatus circle(const RingsInput& in, RingsOutput& out, bool together, std::i
   return RingsStatus::ok;
 }
 
+// One circle after the other: each keeps the state of all units, so the one before is forgotten first.
+RingsStatus circles(const RingsInput& in, RingsOutput& out, bool together) {
+  for (std::int64_t period = 0;;) {
+    std::int64_t longer = 0;
+    const RingsStatus status = circle(in, out, together, period, longer);
+    if (longer == 0) return status;
+    period = longer;
+  }
+}
+
 }  // namespace
 
 RingsStatus simulate_rings(const RingsInput& in, RingsOutput& out) noexcept try {
@@ -124,7 +138,7 @@ RingsStatus simulate_rings(const RingsInput& in, RingsOutput& out) noexcept try 
   if (in.swept) return swept_rings(in, out);
   if (in.merged) return merged_rings(in, out);
   const auto evaluate = [](const RingsInput& rings, RingsOutput& found, bool together) {
-    return rings.backward.empty() ? circle(rings, found, together) : rings_both_ways(rings, found, together);
+    return rings.backward.empty() ? circles(rings, found, together) : rings_both_ways(rings, found, together);
   };
   const RingsStatus status = evaluate(in, out, false);
   // Rings that come to a rank by different ways: one put may begin before another one of its batch that comes first in the order of ops.
