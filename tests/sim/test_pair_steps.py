@@ -17,7 +17,7 @@ from ccl_lab.topo import Topology
 from ..shares import expected, first_of
 from .draws import Drawn, drawn, equal_to_the_oracle, some_bytes
 from .test_pair_cuts import in_some_ways
-from .test_pair_turns import with_lost_nics
+from .test_pair_turns import rows_with_lost_nics, with_lost_nics
 from .test_pairs import NAMES, times
 
 DIRECT = [name for name in NAMES if name[1] == "direct"]
@@ -69,13 +69,8 @@ def test_steps_are_timed_as_by_the_oracle() -> None:
 
 @pytest.mark.parametrize("target", _core.vector_targets())
 def test_steps_on_every_kind_of_vectors(target: int) -> None:
-    """Rows of more than 64 nodes, most of them alike, or all of them different; in place, too."""
-    rng = np.random.default_rng(4)
-    alike = Topology.cluster(nodes=150, gpus_per_node=2, nics_per_node=2)
-    different = alike.replace(nic_bytes_per_s=rng.integers(10**8, 10**10, 300))
-    for topology in (alike, alike.slow(3, nic=(70, 1)), different):
+    for gone in rows_with_lost_nics():
         for in_place in (False, True):
-            gone = topology.without((7, 1), (100, 0))
             outlined = outline("all_to_all", gone, "64MiB", algorithm="direct", in_place=in_place)
             found, how = times(outlined, gone, target=target)
             assert how == {"units": 150, "kinds": 3} and found == exact_times(outlined.unroll(), gone).finish_ps.tolist()

@@ -84,14 +84,16 @@ def test_channels_of_a_rank_add_up_as_by_the_oracle() -> None:
     assert equal_to_the_oracle(cases, pair_finish, "pairs", 1_500) >= expected(8)
 
 
+def rows_with_lost_nics() -> list[Topology]:
+    """Rows of more than 64 nodes, of which two lost a NIC: the others alike, most of them alike, or all of them different."""
+    alike = Topology.cluster(nodes=150, gpus_per_node=2, nics_per_node=2)
+    different = alike.replace(nic_bytes_per_s=np.random.default_rng(4).integers(10**8, 10**10, 300))
+    return [topology.without((7, 1), (100, 0)) for topology in (alike, alike.slow(3, nic=(70, 1)), different)]
+
+
 @pytest.mark.parametrize("target", _core.vector_targets())
 def test_lost_nics_on_every_kind_of_vectors(target: int) -> None:
-    """Rows of more than 64 nodes, most of them alike, or all of them different."""
-    rng = np.random.default_rng(4)
-    alike = Topology.cluster(nodes=150, gpus_per_node=2, nics_per_node=2)
-    different = alike.replace(nic_bytes_per_s=rng.integers(10**8, 10**10, 300))
-    for topology in (alike, alike.slow(3, nic=(70, 1)), different):
-        gone = topology.without((7, 1), (100, 0))
+    for gone in rows_with_lost_nics():
         outlined = outline("reduce_scatter", gone, "64MiB", algorithm="direct", channels=2)
         found, how = times(outlined, gone, target=target)
         assert how["turns"] > 298 and found == exact_times(outlined.unroll(), gone).finish_ps.tolist()

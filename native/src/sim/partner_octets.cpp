@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <compare>
 #include <map>
 #include <utility>
 #include <vector>
@@ -13,6 +12,7 @@
 #include "order.hpp"
 #include "partner_layout.hpp"
 #include "partner_octet.hpp"
+#include "partner_takes.hpp"
 #include "stream.hpp"
 #include "vectors.hpp"
 
@@ -24,12 +24,6 @@ CCL_FOR_TARGETS(meet_alike, (const Words& words, const Crossing& by, const WordM
 CCL_FOR_TARGETS(meet_any, (const Words& words, const Crossing& by, const WordMeeting& at, const Alike& alike, Met& met),
                 (met = meet_words<false>(words, by, at, alike)))
 CCL_FOR_TARGETS(find_lanes, (const std::int32_t* steps, std::int32_t step, std::uint64_t& found), (found = word_lanes_in(steps, step)))
-
-// What puts take on the two sides of a NIC or of a rank in its node, and latencies.
-struct Ways {
-  std::int64_t tx_ps = 0, rx_ps = 0, tx_latency_ps = 0, rx_latency_ps = 0;
-  auto operator<=>(const Ways&) const = default;
-};
 
 struct Free {
   std::int64_t ps = 0;
@@ -98,27 +92,18 @@ class InOctets {
   template <class Column>
   static auto& of(Column& column, std::uint32_t number) { return column[number % kLanes]; }
 
-  [[nodiscard]] Ways ways(std::size_t tx, std::size_t rx) const {
-    const std::int64_t held = in_.bytes[0] > 0 ? in_.alpha_ps : 0;
-    const auto takes = [&](std::size_t link) {
-      return in_.bytes_per_s[link] > 0 ? held + std::min(duration_ps(in_.bytes[0], in_.bytes_per_s[link]), kLatest) : 0;
-    };
-    return {takes(tx), takes(rx), in_.latency_ps[tx], in_.latency_ps[rx]};
-  }
-
   bool prepare() {
     std::int64_t longest = std::ranges::max(in_.begin_ps) / in_.ranks;
     const std::vector<std::int32_t> using_it = users(in_);
-    std::map<Ways, std::uint32_t> kinds;
-    std::vector<Ways> far(n_);
+    std::map<Takes, std::uint32_t> kinds;
+    std::vector<Takes> far(n_);
     std::vector<bool> is_regular(n_);
     for (std::uint32_t i = 0; i < n_; ++i) {
       const std::uint32_t rank = layout_.rank(i);
       const auto nic = static_cast<std::size_t>(in_.nic[rank]);
-      far[i] = ways(2 * nic, 2 * nic + 1);
-      near_[i] = ways(2 * (nics_ + rank), 2 * (nics_ + rank) + 1);
-      for (const Ways& each : {far[i], near_[i]})
-        longest = std::max({longest, each.tx_ps, each.rx_ps, each.tx_latency_ps, each.rx_latency_ps});
+      far[i] = takes_of(in_, 2 * nic, 2 * nic + 1);
+      near_[i] = takes_of(in_, 2 * (nics_ + rank), 2 * (nics_ + rank) + 1);
+      longest = std::max({longest, far[i].longest(), near_[i].longest()});
       is_regular[i] = using_it[nic] == 1 && !changing(2 * nic) && !changing(2 * nic + 1);
       if (is_regular[i]) ++kinds[far[i]];
     }
@@ -133,7 +118,7 @@ class InOctets {
 
   [[nodiscard]] bool changing(std::size_t link) const { return !in_.link.empty() && changes_.on(in_.link[link]); }
 
-  void begin(std::uint32_t i, const Ways& far, bool is_regular) {
+  void begin(std::uint32_t i, const Takes& far, bool is_regular) {
     const std::uint32_t octet = i / kLanes, lane = i % kLanes, rank = layout_.rank(i);
     OctetTakes& takes = takes_[octet];
     takes.tx[lane] = far.tx_ps, takes.rx[lane] = far.rx_ps;
@@ -323,8 +308,8 @@ class InOctets {
     const std::uint32_t i = put.from, j = put.to;
     Octet &own = all_[i / kLanes], &its = all_[j / kLanes];
     const OctetTakes &takes = takes_[i / kLanes], &its_takes = takes_[j / kLanes];
-    const Ways sends = put.near ? near_[i] : Ways{of(takes.tx, i), 0, of(takes.tx_latency, i), 0};
-    const Ways receives = put.near ? near_[j] : Ways{0, of(its_takes.rx, j), 0, of(its_takes.rx_latency, j)};
+    const Takes sends = put.near ? near_[i] : Takes{of(takes.tx, i), 0, of(takes.tx_latency, i), 0};
+    const Takes receives = put.near ? near_[j] : Takes{0, of(its_takes.rx, j), 0, of(its_takes.rx_latency, j)};
     std::int64_t& a = put.near ? near_free_[2 * i] : is_odd(i) ? free_[put.a].ps : of(own.tx, i);
     std::int64_t& b = put.near ? near_free_[2 * j + 1] : is_odd(j) ? free_[put.b].ps : of(its.rx, j);
     if (!put.near) {
@@ -382,7 +367,7 @@ class InOctets {
   std::vector<std::int32_t> step_;                     // by number: twice the step, and one more while its put is under way
   std::vector<std::uint64_t> odd_;                     // by word: lanes that are not regular
   std::vector<std::uint64_t> hit_, met_, odd_hit_;     // lanes that are put to in a batch; by several; by puts that are made one by one
-  std::vector<Ways> near_;                             // by number
+  std::vector<Takes> near_;                             // by number
   std::vector<std::int64_t> near_free_;                // by number: sending, receiving
   std::vector<std::int64_t> arrives_ps_;               // by number: of puts that no meeting made
   std::vector<Free> free_;                             // of NICs of ranks that are not regular: sending, receiving

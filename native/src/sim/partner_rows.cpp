@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "partner_octet.hpp"
+#include "partner_takes.hpp"
 #include "stream.hpp"
 #include "vectors.hpp"
 
@@ -97,12 +98,6 @@ CCL_FOR_TARGETS(row_any,
                  Seen& seen),
                 (meet_row<false>(all, low, high, count, back, alike, seen)))
 
-// What puts take on the two sides of a link, and latencies.
-struct Takes {
-  std::int64_t tx = 0, rx = 0, tx_latency = 0, rx_latency = 0;
-  auto operator<=>(const Takes&) const = default;
-};
-
 // A rank's links inside its node.
 struct Near {
   Takes takes;
@@ -136,14 +131,6 @@ class InRows {
   }
 
  private:
-  [[nodiscard]] Takes takes(std::size_t tx, std::size_t rx) const {
-    const std::int64_t held = in_.bytes[0] > 0 ? in_.alpha_ps : 0;
-    const auto of = [&](std::size_t link) {
-      return in_.bytes_per_s[link] > 0 ? held + std::min(duration_ps(in_.bytes[0], in_.bytes_per_s[link]), kLatest) : 0;
-    };
-    return {of(tx), of(rx), in_.latency_ps[tx], in_.latency_ps[rx]};
-  }
-
   bool prepare() {
     std::int64_t longest = std::ranges::max(in_.begin_ps) / in_.ranks;
     std::map<Takes, std::size_t> kinds;
@@ -151,21 +138,21 @@ class InRows {
     std::vector<std::size_t> first(n_, n_);
     for (std::size_t r = 0; r < n_; ++r) {
       const auto nic = static_cast<std::size_t>(in_.nic[r]), rank = static_cast<std::size_t>(in_.nics) + r;
-      far[r] = takes(2 * nic, 2 * nic + 1);
-      near_[r] = {takes(2 * rank, 2 * rank + 1), in_.late_ps[r], in_.late_ps[r], -1};
-      for (const Takes& each : {far[r], near_[r].takes}) longest = std::max({longest, each.tx, each.rx, each.tx_latency, each.rx_latency});
+      far[r] = takes_of(in_, 2 * nic, 2 * nic + 1);
+      near_[r] = {takes_of(in_, 2 * rank, 2 * rank + 1), in_.late_ps[r], in_.late_ps[r], -1};
+      longest = std::max({longest, far[r].longest(), near_[r].takes.longest()});
       ++kinds[far[r]];
       std::size_t& from = first[static_cast<std::size_t>(in_.node[r])];
       from = std::min(from, r);
       reach_ = std::max(reach_, r - from + 1);
       all_.row.clock[r] = in_.begin_ps[r];
       all_.row.tx[r] = all_.row.rx[r] = all_.takes.left[r] = in_.late_ps[r];  // nothing is put to a rank before it enters
-      all_.takes.tx[r] = far[r].tx, all_.takes.rx[r] = far[r].rx;
-      all_.takes.tx_latency[r] = far[r].tx_latency, all_.takes.rx_latency[r] = far[r].rx_latency;
+      all_.takes.tx[r] = far[r].tx_ps, all_.takes.rx[r] = far[r].rx_ps;
+      all_.takes.tx_latency[r] = far[r].tx_latency_ps, all_.takes.rx_latency[r] = far[r].rx_latency_ps;
     }
     const Takes usual = std::ranges::max_element(kinds, {}, [](const auto& each) { return each.second; })->first;
-    alike_ = {usual.tx, usual.tx_latency + usual.rx_latency};
-    for (std::size_t r = 0; r < n_; ++r) odd_[r + 1] = odd_[r] + (far[r] != usual || usual.tx != usual.rx);
+    alike_ = {usual.tx_ps, usual.tx_latency_ps + usual.rx_latency_ps};
+    for (std::size_t r = 0; r < n_; ++r) odd_[r + 1] = odd_[r] + (far[r] != usual || usual.tx_ps != usual.rx_ps);
     return longest < (kLatest << 1) / (8 * in_.ranks);
   }
 
@@ -229,11 +216,11 @@ class InRows {
   Sent put_inside(std::size_t from, std::size_t to) {
     Near &own = near_[from], &its = near_[to];
     const std::int64_t start = std::max({all_.row.clock[from], own.tx, its.rx});
-    own.tx = start + own.takes.tx, its.rx = start + its.takes.rx;
+    own.tx = start + own.takes.tx_ps, its.rx = start + its.takes.rx_ps;
     came(its.came, all_.row.batch[from]);
     const std::int64_t leaves = std::max(own.tx, its.rx);
     all_.takes.left[from] = std::max(all_.takes.left[from], leaves);
-    return {leaves + own.takes.tx_latency + its.takes.rx_latency, 0};
+    return {leaves + own.takes.tx_latency_ps + its.takes.rx_latency_ps, 0};
   }
 
   void came(std::int32_t& last, std::int32_t batch) {
