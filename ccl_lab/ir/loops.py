@@ -46,8 +46,8 @@ class RingLoops:
     What is at position p after step s are `span` chunks from first[ring, slice] + ((p - 1 - s) mod length) * stride + i * apart on
     (i-th of `depth`; apart: None for span); stride, span and apart: of all rings, or int64[rings]. slice_of: int64[rings, slices]: place of
     a slice among all, -1 where the ring has fewer. copies: a position copies its own message after it sent it. in_node: slices begin and
-    end with work inside the nodes (`node_phase`). timetable: of the schedule; message m of a position, counted over steps and
-    `depth`, is waited for, added and sent on at tick max(0, m - depth * (its place in the node) + 1).
+    end with work inside the nodes (`node_phase`). timetable: of the schedule; message m of a position, counted over
+    slices, steps and `depth`, is waited for, added and sent on at tick max(0, m - depth * (its place in the node) + 1).
     """
 
     orders: np.ndarray
@@ -77,9 +77,12 @@ class RingLoops:
     def _apart(self) -> int | np.ndarray:
         return self.span if self.apart is None else self.apart
 
-    def nominal_bytes(self, count: int, itemsize: int) -> np.ndarray:
-        """Bytes of a message whose parts are all as long as the longest (Layout.nominal_bytes), int64[rings]."""
-        return np.broadcast_to(np.asarray(self.span, np.int64), len(self.orders)) * (-(-count // self.parts) * itemsize)
+    def nominal_bytes(self, count: int, itemsize: int) -> int:
+        """Bytes of a message whose parts are all as long as the longest (Layout.nominal_bytes); a timetable has no use for it."""
+        if self.timetable:
+            return 0
+        assert isinstance(self.span, int)  # rings of different shares have a timetable
+        return self.span * -(-count // self.parts) * itemsize
 
     def programs(self) -> Iterator[RingOp]:
         """Every op, channel by channel of every rank, in program order: what the loops stand for. Cost: as many as there are ops."""

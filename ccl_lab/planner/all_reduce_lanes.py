@@ -3,7 +3,7 @@
     lane of all nodes        ring passes on the first share, then the blocks of rounds in which outsiders meet (lane_meeting)
     lane of members only     the reduce-scatters for those meetings, from the beginning on
 
-Where both ends are tight, steps are a timetable (decision 17).
+Steps are a timetable (decision 17) where both ends are tight, and where there is the ring alone, whose lanes are in step then.
 
 Is: from shares to lanes, regions, waves and ops, and the load of every NIC, which is what the estimate is made of. Is not: the choice
 of shares (all_reduce_resilient, all_reduce_recursive, all_reduce_optcc). Invariant: load is bytes over a NIC per byte of the message.
@@ -272,13 +272,15 @@ def build(problem: Problem, name: str, shares: Shares, most_waves: int = MOST_WA
     outside = max([len(level.outsiders) for level in shares.levels], default=0)
     channels = channels_of(topology, found, shares)
     # Where nothing is cut, steps in the order of hops serve every NIC as well, and are told without an op per message.
-    timed = shares.tight and bool(shares.levels) and max(depth) > 1
-    frame = Frame(problem.builder(name, channels=channels, parts=parts, scratch_blocks=topology.gpus_per_node + outside, timetable=timed),
-                  topology, found.local, ids=iter(range(channels)))
+    timed, alone = shares.tight and bool(shares.levels) and max(depth) > 1, not shares.levels
+    frame = Frame(problem.builder(name, channels=channels, parts=parts, scratch_blocks=topology.gpus_per_node + outside,
+                                  timetable=timed or alone), topology, found.local, ids=iter(range(channels)))
     every = np.arange(len(found.ring.weight))
     ring = Ring(frame, Role.of(found.ring, every, order), *regions.pop(0), depth.passes, depth.ring_depth) if shares.ring > 0 else None
     meetings = [_meeting(frame, found, i, level, region, depth, shares)
                 for i, (level, region) in enumerate(zip(shares.levels, regions, strict=True))]
+    if ring is not None and alone:
+        ring.tick = 1.0
     if timed:
         _timetable(frame, ring, meetings[0], depth)
     _inside(frame, ring, meetings, depth)
@@ -339,7 +341,7 @@ def _inside(frame: Frame, ring: Ring | None, meetings: list[Meeting], depth: Dep
     """Sums inside the nodes, wave by wave in the order in which they are needed; a wave is on its way while the one before is added."""
     if frame.group == 1:
         return
-    timed = frame.b.timetable
+    timed = frame.b.timetable and bool(meetings)
     jobs = [(float(ring.at(wave) if timed else wave / depth.passes), 0, ring, wave) for wave in range(depth.passes)] if ring else []
     for i, meeting in enumerate(meetings):
         when = meeting.needed() if timed else (np.arange(depth.waves) + 0.5) / depth.waves
@@ -357,24 +359,25 @@ def _inside(frame: Frame, ring: Ring | None, meetings: list[Meeting], depth: Dep
 
 
 def loops(problem: Problem, shares: Shares) -> RingLoops | None:
-    """What the lanes repeat, where each has a rank of every node to itself."""
-    found = _rings_alike(problem, shares)
-    if found is None:
+    """What the lanes repeat; None where there is more than their ring, or nodes are not of one size."""
+    if not _rings_alone(problem, shares):
         return None
-    ring, depth = found.ring, depth_of(problem, shares)
+    ring, depth = allocate(problem.topology, shares).ring, depth_of(problem, shares)
     n, passes, twos = len(ring.nodes), depth.passes, depth.ring_depth
     [(lo, hi)], parts = _in_shares(ring.weight, n * passes * twos)
     span = (hi - lo) // (n * passes * twos)
     return RingLoops(orders=ring.rank, channel=ring.channel, parts=parts, depth=twos, steps=2 * n - 2, reducing=n - 1,
                      first=lo[:, None] + n * twos * span[:, None] * np.arange(passes), stride=span, span=span, apart=n * span,
-                     slice_of=np.tile(np.arange(passes), (len(lo), 1)), in_node=problem.topology.gpus_per_node > 1)
+                     slice_of=np.tile(np.arange(passes), (len(lo), 1)), in_node=problem.topology.gpus_per_node > 1,
+                     timetable=True)
 
 
 def node_phase(problem: Problem, shares: Shares) -> Callable[[I64], Schedule] | None:
     """What the ranks of each node do among themselves before those rings begin: a schedule of one node, by the ranks that cross there."""
-    found, topology = _rings_alike(problem, shares), problem.topology
-    if found is None or problem.grid is None or topology.gpus_per_node == 1:
+    topology = problem.topology
+    if not _rings_alone(problem, shares) or topology.gpus_per_node == 1:
         return None
+    found = allocate(topology, shares)
     inside = (topology.gpus_per_node, tuple(found.ring.channel.tolist()), tuple(found.ring.weight.tolist()), found.local,
               channels_of(topology, found, shares), depth_of(problem, shares), problem.in_place, problem.nbytes, problem.dtype,
               problem.redop)
@@ -392,11 +395,6 @@ def _one_node(owners: tuple[int, ...], group: int, channel: tuple[int, ...], wei
     return b.build(nbytes=nbytes, dtype=dtype, redop=redop)
 
 
-def _rings_alike(problem: Problem, shares: Shares) -> Allocation | None:
-    """The lanes of `loops`; None where there are none."""
-    if shares.levels or problem.grid is None:
-        return None
-    found = allocate(problem.topology, shares)
-    local = np.sort(problem.topology.local_of[found.ring.rank], axis=0)
-    apart = problem.topology.gpus_per_node == 1 or (local[1:] != local[:-1]).all()
-    return found if apart else None
+def _rings_alone(problem: Problem, shares: Shares) -> bool:
+    """Whether the lanes of all nodes are all there is, between nodes of one size."""
+    return not shares.levels and problem.grid is not None

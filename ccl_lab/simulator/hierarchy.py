@@ -25,7 +25,7 @@ from ..ir import Kind, Outline, RingLoops
 from ..topo import Topology, duration_ps
 from .changes import NONE, Changes
 from .exact import core_times
-from .loops import Rows, by_class, evaluate, one_of
+from .loops import Rows, by_class, evaluate
 
 I64 = npt.NDArray[np.int64]
 
@@ -62,7 +62,8 @@ def _classes(columns: list[I64]) -> tuple[I64, I64]:
 
 class Places(NamedTuple):
     """Where rings run: grid [nodes, group], the ranks by node, as rings come to them, and local index; owners [nodes, owners], local
-    indices in the order of their rings; owner_of [rings], which of them a ring belongs to."""
+    indices in the order of their rings; owner_of [rings], which of them a ring belongs to. In step each ring has an owner of its own,
+    but one rank may be several of them, in each node other ones."""
 
     grid: I64
     owners: I64
@@ -72,6 +73,8 @@ class Places(NamedTuple):
     def of(cls, loops: RingLoops, topology: Topology) -> Places:
         grid = topology.by_node(topology.local_of).reshape(topology.n_nodes, -1)[topology.node_of[loops.orders[0]]]
         local = topology.local_of[loops.orders].astype(np.int64)
+        if loops.timetable:
+            return cls(grid, local.T, np.arange(len(local)))
         first = np.sort(np.unique(local[:, 0], return_index=True)[1])
         return cls(grid, local[first].T, (local[:, :1] == local[first, 0]).argmax(axis=1))
 
@@ -88,13 +91,12 @@ def node_phase(outline: Outline, topology: Topology, places: Places, nbytes: int
         schedule = outline.node_phase(owners)
         layout, ops = schedule.layout(nbytes=nbytes, dtype=dtype), schedule.ops
         signals, puts = np.flatnonzero(ops.kind == Kind.signal), np.flatnonzero(ops.kind == Kind.put)
-        slices = len(signals) // len(owners)
-        begins = np.lexsort((signals, (ops.rank[signals, None] == owners).argmax(axis=1)))
+        begins = signals.reshape(-1, len(owners)).T  # they are written slice by slice, owner by owner
         one = topology.subset(ranks)
         times = core_times(schedule, one, layout, late_ps[ranks], np.zeros(len(ops), np.int64), alpha_ps)
         found["owners"].append(owners)
-        found["begin_ps"].append(times.arrive_ps[signals][begins].reshape(-1, slices))
-        found["begin_batch"].append(times.level[signals][begins].astype(np.int64).reshape(-1, slices))
+        found["begin_ps"].append(times.arrive_ps[begins])
+        found["begin_batch"].append(times.level[begins].astype(np.int64))
         free = np.zeros(len(one.links), np.int64)
         for side in (0, 1):
             busy = [duration_ps(int(nbytes), int(rate)) for nbytes, rate in
@@ -114,9 +116,9 @@ def node_phase(outline: Outline, topology: Topology, places: Places, nbytes: int
 
 
 def _coupled(rows: Rows, owner_of: I64) -> list[npt.NDArray[Any]]:
-    """Chains that have to be one unit, because their owners share a NIC on some node."""
+    """Chains that have to be one unit, because their owners share a NIC on some node, or are one rank there."""
     first = {int(each): int(each) for each in np.unique(owner_of)}  # of the group that an owner belongs to
-    sides = [np.ascontiguousarray(side[..., 0].T) for side in (rows.a, rows.b)]  # by chain
+    sides = [np.ascontiguousarray(side[..., 0].T) for side in (rows.rank, rows.a, rows.b)]  # by chain
 
     def share(one: int, other: int) -> bool:
         mine, theirs = np.flatnonzero(owner_of == one), np.flatnonzero(owner_of == other)
@@ -153,11 +155,11 @@ def hierarchical_finish(outline: Outline, topology: Topology, nbytes: int, dtype
     return out, counts
 
 
-def _rings(loops: RingLoops, topology: Topology, places: Places, sizes: I64, nominal_bytes: I64, before: NodePhase, finish: I64,
+def _rings(loops: RingLoops, topology: Topology, places: Places, sizes: I64, nominal_bytes: int, before: NodePhase, finish: I64,
            late_ps: I64, alpha_ps: int, changes: Changes, merge: bool, jumps: bool) -> tuple[list[I64], dict[str, int]]:  # fmt: skip
     """Of each owner end_ps and end_batch, [2, nodes, slices], or one row where they are alike in all nodes; raises `finish` [nodes, group].
 
-    Equal groups of rings are timed once. nominal_bytes: [rings].
+    Equal groups of rings are timed once.
     """
     chains, nodes = loops.orders.shape
     owner_of, everywhere = places.owner_of, np.arange(nodes)
@@ -172,8 +174,7 @@ def _rings(loops: RingLoops, topology: Topology, places: Places, sizes: I64, nom
         begin = tuple(by_class(times[:, owner_of[members][:, None], place], before.class_of)
                       for times in (before.begin_ps, before.begin_batch))  # fmt: skip
         free = by_class(before.memory_free_ps[:, owner_of[members], None], before.class_of)
-        nominal = one_of(nominal_bytes[members])
-        finish_ps, *found, done = evaluate(rows.take(members), loops, members, topology, sizes[members], nominal, alpha_ps,
+        finish_ps, *found, done = evaluate(rows.take(members), loops, members, topology, sizes[members], nominal_bytes, alpha_ps,
                                            memory_free_ps=free, begin=begin, merge=merge, jumps=jumps,
                                            known=known if merge else None, changes=changes)  # type: ignore[arg-type]
         counts = {name: counts[name] + done[name] for name in counts}

@@ -91,10 +91,10 @@ class Rows:
     def places(self, units: int, loops: RingLoops, group: int) -> I64:
         """Place of each station of the first `units` in the order of a group of ops; group: ranks of a node.
 
-        They are written ring by ring (flat), or slice by slice and rank by rank (between nodes).
+        They are written ring by ring, or slice by slice and rank by rank (between nodes, where there is no timetable).
         """
         position, ring = self.position[:units], self.ring[None, :, None]
-        return position * group + ring % group if loops.in_node else ring * loops.orders.shape[1] + position
+        return position * group + ring % group if loops.in_node and not loops.timetable else ring * loops.orders.shape[1] + position
 
     def take(self, chains: npt.NDArray[Any]) -> Rows:
         """The rows of some chains."""
@@ -303,13 +303,15 @@ def _step_by_step(how: str, of_one_length: Callable[[], tuple[I64, I64, I64, dic
     """What `evaluate` returns, of messages of several lengths; None where it is not made for that, or they do not go round by round.
 
     how: "followed", each all the way round, "own_time", unit by unit, or "swept", all of a step at once. of_one_length: what `evaluate`
-    returns where all messages are alike: the order in which links serve does not depend on lengths, nor do batches. shape: units, chains
-    and stations. Raises _TooMuchError.
+    returns where all messages are alike: the order in which links serve does not depend on lengths, nor do batches; a sweep knows them by
+    itself where there is a timetable. shape: units, chains and stations. Raises _TooMuchError.
     """
-    try:
-        *_, end_batch, _ = of_one_length()
-    except Inapplicable:
-        return None
+    end_batch = inputs["end_batch"].reshape(*shape[:2], slices)
+    if not (how == "swept" and inputs["timetable"]):
+        try:
+            *_, end_batch, _ = of_one_length()
+        except Inapplicable:
+            return None
     status, rounds, jumped = _core.simulate_rings({**inputs, how: True})
     if status == _TOO_MUCH:
         raise _TooMuchError
@@ -393,20 +395,13 @@ def flat_finish(loops: RingLoops, topology: Topology, count: int, itemsize: int,
     rings = np.arange(len(loops.orders))
     rows = Rows(loops, topology, rings, stations, late_ps)
     sizes = loops.chunk_bytes(count, itemsize)
-    nominal = 0 if loops.timetable else one_of(loops.nominal_bytes(count, itemsize))  # a timetable has no use for it
+    nominal = loops.nominal_bytes(count, itemsize)
     finish, _, _, counts = evaluate(rows, loops, rings, topology, sizes, nominal, alpha_ps, merge=merge, jumps=jumps, changes=changes)
     out = late_ps.copy()
     for chain in rings:
         of = rows.rank[:, chain]
         out[of] = np.maximum(out[of], finish[:, chain])
     return out, counts
-
-
-def one_of(nominal_bytes: I64) -> int:
-    """The number that all rings of a unit have; Inapplicable where they differ."""
-    if (nominal_bytes != nominal_bytes[0]).any():
-        raise Inapplicable("rings of different shares meet in a NIC, or in a rank")
-    return int(nominal_bytes[0])
 
 
 def _stations(loops: RingLoops, topology: Topology) -> int:

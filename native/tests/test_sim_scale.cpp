@@ -143,10 +143,25 @@ TEST(only_owners_of_slices_put_them_to_their_node) {
   CHECK_EQ(finish[2], 2'000'000);
   // The ranks of the other node do what those of the first one do, one number down.
   for (std::size_t rank = 0; rank < 3; ++rank) CHECK_EQ(finish[3 + (rank + 2) % 3], finish[rank]);
-  for (const std::int64_t wrong : {std::int64_t{2}, std::int64_t{3}, std::int64_t{-1}}) {
+  for (const std::int64_t wrong : {std::int64_t{3}, std::int64_t{-1}}) {
     owners[1] = wrong;
     CHECK(!simulate_gathers(in, finish));
   }
+}
+
+// Of three ranks the last one owns both slices, and puts them distance by distance, one after the other.
+TEST(a_rank_may_own_several_slices) {
+  const std::vector<std::int64_t> bytes{1000, 500}, ended(2, 0), batch(2, 1), rows(2, 1), class_of{0}, rate(3, 1'000'000'000), zero(3, 0), latency(3, 7);
+  const std::vector<std::int64_t> owners{2, 2};
+  std::vector<std::int64_t> finish(3, 0);
+  GathersInput in;
+  in.nodes = 1, in.group = 3, in.slices = 1, in.classes = 1;
+  in.owners = owners, in.bytes = bytes, in.rows = rows, in.end_ps = ended, in.end_batch = batch, in.class_of = class_of, in.bytes_per_s = rate;
+  in.late_ps = zero, in.tx_latency_ps = zero, in.rx_latency_ps = latency, in.tx_free_ps = zero, in.rx_free_ps = zero;
+  CHECK(simulate_gathers(in, finish));
+  CHECK_EQ(finish[0], 1'500'000 + 7);
+  CHECK_EQ(finish[1], 3'000'000 + 7);
+  CHECK_EQ(finish[2], 3'000'000);
 }
 
 TEST(told_ops_that_are_wrong_are_refused) {

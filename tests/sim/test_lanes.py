@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ccl_lab.errors import Inapplicable
+from ccl_lab.ir import RingLoops
 from ccl_lab.planner import outline
 from ccl_lab.planner.bounds import of_problem
 from ccl_lab.planner.problem import make_problem
@@ -29,6 +30,12 @@ def equal(topology: Topology, algorithm: str, planned: int, nbytes: int | None =
     for plainly in ({"merge": False}, {"merge": False, "jumps": False}):
         assert finish_times(outlined, topology, nbytes, **options, **plainly)[0].tolist() == want
     return how
+
+
+def shared_ranks(loops: RingLoops) -> bool:
+    """Whether some rank has several lanes."""
+    table = np.sort(loops.orders, axis=0)
+    return bool((table[1:] == table[:-1]).any())
 
 
 @pytest.mark.parametrize("gone", [(node, nic) for node in (0, 5) for nic in range(8)])
@@ -211,11 +218,11 @@ def test_chunks_that_come_in_twos(block: int) -> None:
 
 @pytest.mark.parametrize("nics", [4, 8])
 def test_lanes_of_unequal_shares_that_meet(nics: int) -> None:
-    """In the one rank of a node: nominal time is not that of rings of one length, so they are told."""
+    """In the one rank of a node: in step, each with messages of its own length."""
     topology = Topology.cluster(nodes=9, gpus_per_node=1, nics_per_node=nics, nic_gbits_per_s=400, local_gbytes_per_s=20)
     topology = topology.slow(3, nic=(4, 2))
     for nbytes in (2**18, 2**20 + 52):
-        assert equal(topology, BALANCE, 2**20, nbytes)["as"] == "steps"
+        assert equal(topology, BALANCE, 2**20, nbytes)["as"] == "rings"
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -230,6 +237,18 @@ def test_slower_and_lost_nics(seed: int) -> None:
         topology = topology.slow(float(rng.choice([1.1, 2, 5])), nic=nic) if rng.integers(3) else topology.without(nic)
     if topology.nic_bytes_per_s.reshape(nodes, -1).any(axis=1).all():
         equal(topology, BALANCE, int(rng.choice([2**16, 2**20])), 4 * int(rng.integers(10**4, 10**6)), alpha=float(rng.choice([0, 1e-6])))
+
+
+def test_131072_ranks_around_two_slower_nics() -> None:
+    """Two of nine lanes have one rank in every node; chunks of 1 GiB differ by an element, and every message of these is timed."""
+    topology = Topology.preset("h100", 16384).slow(4, nic=(7, 2)).slow(3, nic=(9, 3))
+    outlined = outline("all_reduce", topology, "1GiB", algorithm=BALANCE)
+    assert outlined.loops is not None and shared_ranks(outlined.loops)
+    found = summarize(outlined, topology).meta
+    assert found["evaluated"]["as"] == "rings between nodes" and found["evaluated"]["rounds"] > 10**9
+    whole = outlined.loops.parts * 4
+    even, how = finish_times(outlined, topology, 2**30 // whole * whole)
+    assert how["rounds"] < 10**6 and abs(int(even.max()) / found["time_ps"] - 1) < 0.01
 
 
 def test_131072_ranks_around_a_slower_nic() -> None:

@@ -85,11 +85,25 @@ def test_messages_that_come_in_twos(seed: int, swept: list[bool]) -> None:
     assert made is None or not made.in_node or swept and all(swept)
 
 
+def test_links_in_several_ways(swept: list[bool]) -> None:
+    """Lanes of a lost NIC go to that of another rank on one node alone; those of different shares meet where NICs are slower."""
+    topology = Topology.preset("h100", 8)
+    equal(topology.without((3, 2)), "hierarchical", 2**22, 2**22 + 52)
+    assert swept == [True]
+    for nodes in (8, 24):
+        topology = Topology.preset("h100", nodes).slow(4, nic=(3, 2)).slow(3, nic=(5, 3))
+        for late in ({}, {41: "3us"}):
+            equal(topology, "balance", 2**22, 2**22 + 52, late=late)
+    assert all(swept)
+
+
 def test_what_it_does_not_do_is_left_to_others(swept: list[bool]) -> None:
-    """Links numbered in several ways: lanes of a lost NIC go to that of another rank on one node alone."""
-    topology = Topology.preset("h100", 8).without((3, 2))
-    equal(topology, "hierarchical", 2**22, 2**22 + 52)
-    assert False in swept
+    """No two NICs of one rate."""
+    topology = Topology.cluster(nodes=70, gpus_per_node=1, nics_per_node=1, nic_gbits_per_s=400)
+    for node in range(70):
+        topology = topology.slow(1 + node / 100, nic=(node, 0))
+    equal(topology, "ring", 2**22, 2**22 + 52)
+    assert swept == [False]
 
 
 def test_every_message_among_131072_ranks(swept: list[bool]) -> None:

@@ -202,13 +202,7 @@ bool good(const GathersInput& in, std::span<const std::int64_t> finish_ps) {
     if (rows != 1 && rows != in.nodes) return false;
     ends += static_cast<std::size_t>(rows * in.slices);
   }
-  for (std::size_t first = 0; first < in.owners.size(); first += owners) {
-    std::vector<bool> owns(static_cast<std::size_t>(in.group));
-    for (const std::int64_t rank : in.owners.subspan(first, owners)) {
-      if (rank < 0 || rank >= in.group || owns[static_cast<std::size_t>(rank)]) return false;
-      owns[static_cast<std::size_t>(rank)] = true;
-    }
-  }
+  if (!std::all_of(in.owners.begin(), in.owners.end(), [&](auto rank) { return rank >= 0 && rank < in.group; })) return false;
   if (in.bytes.size() != sizes || in.end_ps.size() != ends || in.end_batch.size() != ends || finish_ps.size() != rows) return false;
   for (const auto& column : {in.bytes_per_s, in.late_ps, in.tx_latency_ps, in.rx_latency_ps, in.tx_free_ps, in.rx_free_ps})
     if (column.size() != ports) return false;

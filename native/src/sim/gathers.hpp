@@ -15,7 +15,7 @@ namespace ccl_lab::sim {
 struct GathersInput {
   std::int64_t nodes = 0, group = 0, slices = 0, classes = 0;  // slices of each owner
   std::int64_t alpha_ps = 0;
-  std::span<const std::int64_t> owners;                  // [classes][owners] ranks of a node that finish slices, each once
+  std::span<const std::int64_t> owners;                  // [classes][owners] ranks of a node that finish slices
   std::span<const std::int64_t> bytes;                   // [owners][slices]
   std::span<const std::int64_t> rows;                    // [owners]: nodes, or 1 where an owner's slices end alike in all of them
   std::span<const std::int64_t> end_ps, end_batch;       // owner by owner [rows][slices]

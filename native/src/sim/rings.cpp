@@ -141,8 +141,9 @@ RingsStatus simulate_rings(const RingsInput& in, RingsOutput& out) noexcept try 
     return rings.backward.empty() ? circles(rings, found, together) : rings_both_ways(rings, found, together);
   };
   const RingsStatus status = evaluate(in, out, false);
-  // Rings that come to a rank by different ways: one put may begin before another one of its batch that comes first in the order of ops.
-  return status == RingsStatus::disorder && !in.one_by_one && in.chains > 1 && in.stations > 1 ? evaluate(in, out, true) : status;
+  // Rings that come to a rank or a NIC by different ways: one put may begin before another one of its batch that comes first in the order of ops.
+  const bool may_meet = in.chains > 1 && (in.stations > 1 || in.timetable);
+  return status == RingsStatus::disorder && !in.one_by_one && may_meet ? evaluate(in, out, true) : status;
 } catch (const std::bad_alloc&) {
   return RingsStatus::out_of_memory;
 }

@@ -3,10 +3,16 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <map>
+#include <numeric>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "exact.hpp"
+#include "order.hpp"
+#include "stream.hpp"
 #include "vectors.hpp"
 
 namespace ccl_lab::sim {
@@ -17,9 +23,18 @@ constexpr std::size_t kMostKinds = 64;
 
 double later(double a, double b) { return a < b ? b : a; }
 
-// Units in a row whose links have the same rates.
+// A put of a slice's message `i`.
+struct First {
+  std::size_t chain, i;
+};
+
+// Units in a row of which each chain has the same links, with the same rates, and is served in the same order.
 struct Stretch {
-  std::size_t begin, end, kind;
+  std::size_t begin = 0, end = 0;
+  std::vector<std::size_t> kinds;        // by chain
+  std::vector<First> first, first_later; // what the first slice begins with, and later ones
+  std::vector<std::size_t> line;         // chains, as a step's puts are served
+  bool as_numbered = true;               // which is in their order
 };
 
 // What the next messages of some units do, one number a unit each.
@@ -74,32 +89,28 @@ class Sweep {
 
   [[nodiscard]] bool fits() {
     if (in_.stations != 1 || in_.copies || !in_.changes.link.empty() || in_.n_sizes != in_.units) return false;
+    if (in_.timetable && std::ranges::count(in_.slices, in_.slices[0]) != in_.chains) return false;
     for (const auto& ids : {in_.memory, in_.link_a, in_.link_b})
-      for (std::size_t row = chains_; row < ids.size(); ++row)
-        if (ids[row] != ids[row - chains_]) return false;
+      for (const std::int32_t id : ids) links_ = std::max(links_, static_cast<std::size_t>(id) + 1);
+    if (!find_stretches()) return false;
     one_ = std::ranges::equal(in_.a_bytes_per_s, in_.b_bytes_per_s);
-    for (std::size_t c = 1; c < chains_; ++c)
-      for (std::size_t other = 0; other < c; ++other)
-        one_ = one_ && (in_.link_a[c] == in_.link_a[other]) == (in_.link_b[c] == in_.link_b[other]);
+    for (const Stretch& each : stretches_)
+      for (std::size_t c = 1; c < chains_; ++c)
+        for (std::size_t other = 0; other < c; ++other)
+          one_ = one_ && (a(each, c) == a(each, other)) == (b(each, c) == b(each, other));
     send_ = (one_ ? send_on_one_for : send_on_for)(Target::best);
     add_ = (one_ ? add_and_send_one_for : add_and_send_for)(Target::best);
-    return find_kinds();
+    return true;
   }
 
   RingsStatus run(RingsOutput& out) {
     begin();
-    for (std::size_t c = 0; c < chains_; ++c) enter(c, 0);
     const std::size_t messages = static_cast<std::size_t>(in_.steps) * depth_;
     for (std::size_t slice = 0; slice < most_; ++slice) {
-      for (std::size_t message = 0; message < messages; ++message) {
-        for (std::size_t c = 0; c < chains_; ++c) {
-          if (static_cast<std::int64_t>(slice) >= in_.slices[c]) continue;
-          handle(c, message / depth_, message % depth_);
-          if (message + 1 < messages) continue;
-          ends(c, slice, out);
-          if (static_cast<std::int64_t>(slice) + 1 < in_.slices[c]) enter(c, slice + 1);
-        }
-      }
+      enter(slice);
+      for (std::size_t message = 0; message < messages; ++message) handle(slice, message / depth_, message % depth_);
+      for (std::size_t c = 0; c < chains_; ++c)
+        if (goes_on(c, slice)) ends(c, slice, out);
     }
     for (std::size_t c = 0; c < chains_; ++c) {
       for (std::size_t u = 0; u < units_; ++u) {
@@ -118,39 +129,101 @@ class Sweep {
     Column add, a, b;
   };
 
-  bool find_kinds() {
+  [[nodiscard]] bool goes_on(std::size_t c, std::size_t slice) const { return static_cast<std::int64_t>(slice) < in_.slices[c]; }
+  // A chain's links.
+  [[nodiscard]] std::size_t memory(const Stretch& at, std::size_t c) const { return of(in_.memory, at, c); }
+  [[nodiscard]] std::size_t a(const Stretch& at, std::size_t c) const { return of(in_.link_a, at, c); }
+  [[nodiscard]] std::size_t b(const Stretch& at, std::size_t c) const { return of(in_.link_b, at, c); }
+  [[nodiscard]] std::size_t of(std::span<const std::int32_t> links, const Stretch& at, std::size_t c) const {
+    return static_cast<std::size_t>(links[at.begin * chains_ + c]);
+  }
+  // The batch after which a chain of a unit begins.
+  [[nodiscard]] std::int64_t begins(std::size_t unit, std::size_t c) const {
+    return in_.begin_batch.empty() ? 0 : in_.begin_batch[(unit * chains_ + c) * most_];
+  }
+
+  bool find_stretches() {
     std::map<std::array<std::int64_t, 3>, std::size_t> known;
-    stretches_.resize(chains_);
-    for (std::size_t c = 0; c < chains_; ++c) {
-      for (std::size_t u = 0; u < units_; ++u) {
+    std::vector<std::size_t> kinds(chains_);
+    for (std::size_t u = 0; u < units_; ++u) {
+      for (std::size_t c = 0; c < chains_; ++c) {
         const std::size_t row = u * chains_ + c;
-        const auto kind = known.try_emplace({in_.memory_bytes_per_s[row], in_.a_bytes_per_s[row], in_.b_bytes_per_s[row]}, known.size()).first->second;
-        if (stretches_[c].empty() || stretches_[c].back().kind != kind) stretches_[c].push_back({u, u, kind});
-        stretches_[c].back().end = u + 1;
+        const std::array rates = {in_.memory_bytes_per_s[row], in_.a_bytes_per_s[row], in_.b_bytes_per_s[row]};
+        kinds[c] = known.try_emplace(rates, known.size()).first->second;
       }
+      if (known.size() > kMostKinds) return false;
+      if (stretches_.empty() || kinds != stretches_.back().kinds || !same_order(u)) begin_stretch(u, kinds);
+      stretches_.back().end = u + 1;
     }
     kinds_.resize(known.size());
     for (const auto& [rates, kind] : known) kinds_[kind] = rates;
-    return kinds_.size() <= kMostKinds;
+    return true;
+  }
+
+  // Whether a unit has the links of the one before, and begins as it does.
+  [[nodiscard]] bool same_order(std::size_t u) const {
+    for (const auto& ids : {in_.memory, in_.link_a, in_.link_b})
+      for (std::size_t row = u * chains_; row < (u + 1) * chains_; ++row)
+        if (ids[row] != ids[row - chains_]) return false;
+    for (std::size_t c = 0; in_.timetable && c < chains_; ++c)
+      if (begins(u, c) != begins(u - 1, c)) return false;
+    return true;
+  }
+
+  void begin_stretch(std::size_t u, const std::vector<std::size_t>& kinds) {
+    Stretch& now = stretches_.emplace_back();
+    now.begin = u;
+    now.kinds = kinds;
+    now.line.resize(chains_);
+    std::iota(now.line.begin(), now.line.end(), 0);
+    if (!in_.timetable) {
+      for (std::size_t c = 0; c < chains_; ++c)
+        for (std::size_t i = 0; i < depth_; ++i) now.first.push_back({c, i});
+      now.first_later = now.first;
+      return;
+    }
+    // Ops of a batch are written message by message, chain by chain.
+    std::vector<First> puts;
+    for (std::size_t i = 0; i < depth_; ++i)
+      for (std::size_t c = 0; c < chains_; ++c) puts.push_back({c, i});
+    now.first_later = in_turn(now, puts);
+    const auto batch_of = [&](const First& put) { return begins(u, put.chain); };
+    std::ranges::stable_sort(puts, {}, batch_of);
+    for (std::size_t first = 0, last = 0; first < puts.size(); first = last) {
+      while (last < puts.size() && batch_of(puts[last]) == batch_of(puts[first])) ++last;
+      const auto batch = in_turn(now, std::span(puts).subspan(first, last - first));
+      now.first.insert(now.first.end(), batch.begin(), batch.end());
+    }
+    puts.clear();
+    for (std::size_t c = 0; c < chains_; ++c) puts.push_back({c, 0});
+    std::ranges::transform(in_turn(now, puts), now.line.begin(), &First::chain);
+    now.as_numbered = std::ranges::is_sorted(now.line);
+  }
+
+  // The puts of a batch as links serve them.
+  [[nodiscard]] std::vector<First> in_turn(const Stretch& at, std::span<const First> puts) const {
+    Turns turns(links_);
+    std::vector<std::pair<std::int64_t, std::size_t>> order;
+    for (std::size_t k = 0; k < puts.size(); ++k)
+      order.emplace_back(turns.next(static_cast<std::int32_t>(a(at, puts[k].chain)), static_cast<std::int32_t>(b(at, puts[k].chain))), k);
+    std::ranges::sort(order);
+    std::vector<First> found;
+    for (const auto& [turn, k] : order) found.push_back(puts[k]);
+    return found;
   }
 
   void begin() {
     const auto rows = [&](std::size_t count) { return std::vector<Column>(count, Column(units_)); };
-    std::size_t links = 0;
-    for (const auto& ids : {in_.memory, in_.link_a, in_.link_b})
-      for (std::size_t c = 0; c < chains_; ++c) links = std::max(links, static_cast<std::size_t>(ids[c]) + 1);
     clock_ = left_ = latency_ = rows(chains_);
-    free_ = rows(links);
-    goes_ = std::vector<Column>(chains_, Column(units_ + 1));
-    came_ = std::vector<Column>(chains_ * depth_, Column(units_ + 1));
+    free_ = rows(links_);
+    came_ = goes_ = std::vector<Column>(chains_ * depth_, Column(units_ + 1));
     tables_.resize(chains_ * depth_ * kinds_.size());
     for (std::size_t c = 0; c < chains_; ++c) {
       for (std::size_t u = 0; u < units_; ++u) {
         const std::size_t row = u * chains_ + c;
         clock_[c][u] = left_[c][u] = static_cast<double>(in_.late_ps[row]);
         latency_[c][u] = static_cast<double>(in_.latency_ps[row]);
-        double& memory = free_[static_cast<std::size_t>(in_.memory[c])][u];
-        memory = static_cast<double>(in_.memory_free_ps[row]);
+        free_[static_cast<std::size_t>(in_.memory[row])][u] = static_cast<double>(in_.memory_free_ps[row]);
       }
     }
   }
@@ -175,72 +248,99 @@ class Sweep {
     }
   }
 
-  // A slice begins: what a unit sends first is not before the rank that it goes to has entered, and nothing after it is.
-  void enter(std::size_t c, std::size_t slice) {
-    for (std::size_t u = 0; u < units_; ++u) {
-      const std::size_t row = u * chains_ + c;
-      double& clock = clock_[c][u];
-      if (!in_.begin_ps.empty()) clock = later(clock, static_cast<double>(in_.begin_ps[row * most_ + slice]));
-      double& a = free_[static_cast<std::size_t>(in_.link_a[c])][u];
-      a = later(a, static_cast<double>(in_.ready_ps[row]));
+  // A slice begins.
+  void enter(std::size_t slice) {
+    for (std::size_t c = 0; c < chains_; ++c) {
+      if (!goes_on(c, slice)) continue;
+      for (std::size_t u = 0; u < units_ && !in_.begin_ps.empty(); ++u)
+        clock_[c][u] = later(clock_[c][u], static_cast<double>(in_.begin_ps[(u * chains_ + c) * most_ + slice]));
+      for (std::size_t i = 0; i < depth_; ++i) {
+        make_tables(c, slice, i);
+        std::ranges::fill(came_[c * depth_ + i], 0.0);
+      }
     }
-    for (std::size_t i = 0; i < depth_; ++i) {
-      make_tables(c, slice, i);
-      std::ranges::fill(came_[c * depth_ + i], 0.0);
-      pass(c, i, 0, false);
+    for (const Stretch& each : stretches_) {
+      for (const auto& [c, i] : slice == 0 ? each.first : each.first_later) {
+        if (!goes_on(c, slice)) continue;
+        // What a unit sends first is not before the rank that it goes to has entered, and nothing after it is.
+        Column& free = free_[a(each, c)];
+        for (std::size_t u = each.begin; u < each.end; ++u) free[u] = later(free[u], static_cast<double>(in_.ready_ps[u * chains_ + c]));
+        pass(each, c, i, 0, send_);
+      }
     }
+    for (std::size_t i = 0; i < depth_; ++i) arrive(slice, i);
   }
 
   // The i-th message of `chunk` by unit 0, and so on, round the ring.
-  void pass(std::size_t c, std::size_t i, std::size_t chunk, bool adds, bool alone = false) {
-    Column& came = came_[c * depth_ + i];
-    for (const Stretch& each : stretches_[c]) {
-      const Times& table = tables_[(c * depth_ + i) * kinds_.size() + each.kind];
-      const std::size_t at = chunk + each.begin;
-      Columns columns = Columns{clock_[c].data(), free_[static_cast<std::size_t>(in_.memory[c])].data(), free_[static_cast<std::size_t>(in_.link_a[c])].data(),
-                                free_[static_cast<std::size_t>(in_.link_b[c])].data(), came.data(), nullptr, nullptr, nullptr, latency_[c].data(),
-                                goes_[c].data() + 1}.from(each.begin);
-      columns.add = table.add.data() + at;
-      columns.a_ps = table.a.data() + at;
-      columns.b_ps = table.b.data() + at;
-      (adds ? one_ && alone ? add_alone_ : add_ : send_)(columns, each.end - each.begin);
-    }
-    goes_[c][0] = goes_[c][units_];
-    came.swap(goes_[c]);
+  void pass(const Stretch& at, std::size_t c, std::size_t i, std::size_t chunk, decltype(&send_on_base) how) {
+    const std::size_t row = c * depth_ + i;
+    const Times& table = tables_[row * kinds_.size() + at.kinds[c]];
+    Columns columns = Columns{clock_[c].data(), free_[memory(at, c)].data(), free_[a(at, c)].data(), free_[b(at, c)].data(), came_[row].data(),
+                              nullptr, nullptr, nullptr, latency_[c].data(), goes_[row].data() + 1}.from(at.begin);
+    columns.add = table.add.data() + chunk + at.begin;
+    columns.a_ps = table.a.data() + chunk + at.begin;
+    columns.b_ps = table.b.data() + chunk + at.begin;
+    how(columns, at.end - at.begin);
   }
 
-  void handle(std::size_t c, std::size_t step, std::size_t i) {
+  // What was sent comes in.
+  void arrive(std::size_t slice, std::size_t i) {
+    for (std::size_t c = 0; c < chains_; ++c) {
+      if (!goes_on(c, slice)) continue;
+      Column& goes = goes_[c * depth_ + i];
+      goes[0] = goes[units_];
+      came_[c * depth_ + i].swap(goes);
+    }
+  }
+
+  // The i-th messages of a step, of all chains.
+  void handle(std::size_t slice, std::size_t step, std::size_t i) {
     const bool adds = static_cast<std::int64_t>(step) < in_.reducing, sends = static_cast<std::int64_t>(step) + 1 < in_.steps;
     const std::size_t chunk = (units_ - 1 + units_ - step % units_) % units_;
-    if (sends) return pass(c, i, chunk, adds, chains_ == 1 && step > 0);
-    const Column& came = came_[c * depth_ + i];
-    Column& memory = free_[static_cast<std::size_t>(in_.memory[c])];
-    for (const Stretch& each : stretches_[c]) {
-      const Column& add = tables_[(c * depth_ + i) * kinds_.size() + each.kind].add;
-      for (std::size_t u = each.begin; u < each.end; ++u) {
-        double& clock = clock_[c][u];
-        clock = later(clock, came[u]);
-        if (adds) clock = memory[u] = later(clock, memory[u]) + add[chunk + u];
+    const bool alone = one_ && chains_ == 1 && step > 0;
+    for (const Stretch& each : stretches_) {
+      // Memory serves chains as they are numbered.
+      const bool both = sends && each.as_numbered;
+      for (std::size_t c = 0; c < chains_; ++c) {
+        if (!goes_on(c, slice)) continue;
+        if (both) pass(each, c, i, chunk, !adds ? send_ : alone ? add_alone_ : add_);
+        else wait(each, c, i, chunk, adds);
       }
+      for (std::size_t k = 0; sends && !both && k < chains_; ++k) pass(each, each.line[k], i, chunk, send_);
+    }
+    if (sends) arrive(slice, i);
+  }
+
+  void wait(const Stretch& at, std::size_t c, std::size_t i, std::size_t chunk, bool adds) {
+    const Column &came = came_[c * depth_ + i], &add = tables_[(c * depth_ + i) * kinds_.size() + at.kinds[c]].add;
+    Column& memory_free = free_[memory(at, c)];
+    for (std::size_t u = at.begin; u < at.end; ++u) {
+      double& clock = clock_[c][u];
+      clock = later(clock, came[u]);
+      if (adds) clock = memory_free[u] = later(clock, memory_free[u]) + add[chunk + u];
     }
   }
 
   void ends(std::size_t c, std::size_t slice, RingsOutput& out) {
     for (std::size_t u = 0; u < units_; ++u) {
       left_[c][u] = came_[(c + 1) * depth_ - 1][u + 1] - latency_[c][u];  // the last message that it sent
-      if (!out.end_ps.empty()) out.end_ps[(u * chains_ + c) * most_ + slice] = static_cast<std::int64_t>(clock_[c][u]);
+      if (out.end_ps.empty()) continue;
+      const std::size_t end = (u * chains_ + c) * most_ + slice;
+      out.end_ps[end] = static_cast<std::int64_t>(clock_[c][u]);
+      if (in_.timetable) out.end_batch[end] = (static_cast<std::int64_t>(slice) + 1) * in_.steps * in_.depth << kPlaceBits;
     }
   }
 
   const RingsInput& in_;
   const std::size_t units_, chains_, depth_, most_;
+  std::size_t links_ = 0;
   bool one_ = false;
   decltype(&send_on_base) send_ = nullptr, add_ = nullptr, add_alone_ = add_and_send_alone_for(Target::best);
   std::vector<std::array<std::int64_t, 3>> kinds_;   // rates: memory, and both links
-  std::vector<std::vector<Stretch>> stretches_;      // by chain
+  std::vector<Stretch> stretches_;
   std::vector<Column> clock_, left_, latency_;       // by chain
   std::vector<Column> free_;                         // by link of a unit
-  std::vector<Column> came_, goes_;                  // by chain (and depth): the messages to unit 0, 1, …, and round to the first one again
+  std::vector<Column> came_, goes_;                  // by chain and depth: the messages to unit 0, 1, …, and round to the first one again
   std::vector<Times> tables_;                        // by chain, depth and kind, of its slice
 };
 

@@ -266,7 +266,7 @@ void Unit::slice_ends(const At& at, std::vector<Stream>& sent) {
 void Unit::handle(const At& at, const Message& message, std::vector<Stream>& sent) {
   if (in_.timetable && at.station == 0) {
     // It was sent at an earlier tick, and nothing was done since: the number of the message says when.
-    at.state->batch = (at.slice * (per_slice_ + 1) + at.message + 1) << kPlaceBits;
+    at.state->batch = (at.slice * per_slice_ + at.message + 1) << kPlaceBits;
     at.state->clock_ps = larger(at.state->clock_ps, message.arrive_ps);
   } else {
     wait(*at.state, message);
