@@ -44,7 +44,7 @@ from .degraded import (
 from .direct import rounds
 from .kept import kept_by_topology
 from .lane_ways import find_ways
-from .orders import Rings, chains, flatten
+from .orders import Rings, chains
 from .problem import Problem
 
 
@@ -73,7 +73,7 @@ def rank_rings(topology: Topology, one_way: bool = False, in_step: bool = False,
     for which, ways in enumerate(through):
         alike = np.flatnonzero(kind == which)
         orders[:, place[alike][:, None] + np.arange(ways.shape[1])] = ranks[before[nodes[alike]][None, :, None] + ways[:, None, :]]
-    return flatten(orders, lanes.channel, lanes.weight)
+    return Rings.along(orders, lanes.channel, lanes.weight)
 
 
 def all_gather(problem: Problem) -> Builder:
