@@ -118,12 +118,14 @@ class Sweep {
     Column add, a, b;
   };
 
+  [[nodiscard]] std::size_t kind_row(std::size_t unit) const { return static_cast<std::size_t>(in_.kind_row(static_cast<std::int64_t>(unit))); }
+
   bool find_kinds() {
     std::map<std::array<std::int64_t, 3>, std::size_t> known;
     stretches_.resize(chains_);
     for (std::size_t c = 0; c < chains_; ++c) {
       for (std::size_t u = 0; u < units_; ++u) {
-        const std::size_t row = u * chains_ + c;
+        const std::size_t row = kind_row(u) + c;
         const auto kind = known.try_emplace({in_.memory_bytes_per_s[row], in_.a_bytes_per_s[row], in_.b_bytes_per_s[row]}, known.size()).first->second;
         if (stretches_[c].empty() || stretches_[c].back().kind != kind) stretches_[c].push_back({u, u, kind});
         stretches_[c].back().end = u + 1;
@@ -146,7 +148,7 @@ class Sweep {
     tables_.resize(chains_ * depth_ * kinds_.size());
     for (std::size_t c = 0; c < chains_; ++c) {
       for (std::size_t u = 0; u < units_; ++u) {
-        const std::size_t row = u * chains_ + c;
+        const std::size_t row = kind_row(u) + c;
         clock_[c][u] = left_[c][u] = static_cast<double>(in_.late_ps[row]);
         latency_[c][u] = static_cast<double>(in_.latency_ps[row]);
         double& memory = free_[static_cast<std::size_t>(in_.memory[c])][u];
@@ -182,7 +184,7 @@ class Sweep {
       double& clock = clock_[c][u];
       if (!in_.begin_ps.empty()) clock = later(clock, static_cast<double>(in_.begin_ps[row * most_ + slice]));
       double& a = free_[static_cast<std::size_t>(in_.link_a[c])][u];
-      a = later(a, static_cast<double>(in_.ready_ps[row]));
+      a = later(a, static_cast<double>(in_.ready_ps[kind_row(u) + c]));
     }
     for (std::size_t i = 0; i < depth_; ++i) {
       make_tables(c, slice, i);
