@@ -26,10 +26,9 @@ def along(problem: Problem, name: str, at: Rings, timetable: bool = False) -> Bu
     n = problem.n
     b = problem.builder(name, channels=at.numbers, parts=at.units, timetable=timetable)
     tick = ticks(problem.topology, at, 1) if timetable else None
-    order = at.rank.reshape(at.channels, n)
 
     def chunk(position):
-        begin = order[np.repeat(np.arange(at.channels), n), position % n] * at.units + at.first
+        begin = at.orders[np.repeat(np.arange(at.channels), n), position % n] * at.units + at.first
         return slice(begin, begin + at.weight)
 
     own, mine = chunk(at.position), slice(at.first, at.first + at.weight)
@@ -52,5 +51,5 @@ def loops(problem: Problem) -> RingLoops:
 
 def loops_along(problem: Problem, at: Rings, timetable: bool = False) -> RingLoops:
     """What `along` repeats."""
-    return ring_loops(at, at.units, at.first[:: problem.n], stride=0, depth=1, steps=problem.n - 1, reducing=0,
+    return ring_loops(at, at.units, at.first_of, stride=0, depth=1, steps=problem.n - 1, reducing=0,
                       copies=not problem.in_place, timetable=timetable)

@@ -44,7 +44,7 @@ from .degraded import (
 from .direct import rounds
 from .kept import kept_by_topology
 from .lane_ways import find_ways
-from .orders import Rings, chains, flatten
+from .orders import Rings, chains
 from .problem import Problem
 
 
@@ -73,7 +73,7 @@ def rank_rings(topology: Topology, one_way: bool = False, in_step: bool = False,
     for which, ways in enumerate(through):
         alike = np.flatnonzero(kind == which)
         orders[:, place[alike][:, None] + np.arange(ways.shape[1])] = ranks[before[nodes[alike]][None, :, None] + ways[:, None, :]]
-    return flatten(orders, lanes.channel, lanes.weight)
+    return Rings.along(orders, lanes.channel, lanes.weight)
 
 
 def all_gather(problem: Problem) -> Builder:
@@ -199,11 +199,11 @@ class Shares(NamedTuple):
         """Channels up to the last one that anybody uses."""
         return int(self.used[-1]) + 1
 
-    def of(self, topology: Topology, rank: I64) -> I64:
-        """Those of each of `rank`, i64[len(rank), CHANNELS]."""
-        found, which = np.tile(self.whole, (len(rank), 1)), self.which[topology.node_of[rank]]
-        found[which >= 0] = self.hurt[which[which >= 0], topology.local_of[rank[which >= 0]]]
-        return found
+    def kinds(self, topology: Topology, rank: I64) -> tuple[I64, I64]:
+        """(those of ranks of each kind, i64[kinds, CHANNELS]; the kind of each of `rank`)."""
+        which = self.which[topology.node_of[rank]]
+        kind = np.where(which >= 0, 1 + which * self.hurt.shape[1] + topology.local_of[rank], 0)
+        return np.concatenate([self.whole[None], self.hurt.reshape(-1, CHANNELS)]), kind
 
 
 @kept_by_topology(64)
@@ -263,12 +263,14 @@ def pieces(topology: Topology, source: I64, target: I64) -> Pieces:
     """How each pair's data is cut: by the end whose node has less left; inside a node not at all."""
     found, left = shares(topology), remaining(topology)
     from_source = left[topology.node_of[source]] <= left[topology.node_of[target]]
-    mine = found.of(topology, np.where(from_source, source, target))
-    inside = topology.node_of[source] == topology.node_of[target]
-    mine[inside] = 0
-    mine[inside, 0] = found.units
-    row, channel = np.nonzero(mine)
-    return Pieces(row, channel, (np.cumsum(mine, axis=1) - mine)[row, channel], mine[row, channel])
+    table, kind = found.kinds(topology, np.where(from_source, source, target))
+    table = np.concatenate([table, found.units * (np.arange(CHANNELS) == 0)[None]])
+    kind[topology.node_of[source] == topology.node_of[target]] = len(table) - 1
+    of_kind, channel = np.nonzero(table)  # there are few kinds, and a table of all pairs is large
+    first, number = (np.cumsum(table, axis=1) - table)[of_kind, channel], np.bincount(of_kind, minlength=len(table))
+    many = number[kind]
+    place = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many - (np.cumsum(number) - number)[kind], many)
+    return Pieces(np.repeat(np.arange(len(kind)), many), channel[place], first[place], table[of_kind, channel][place])
 
 
 def _pair_builder(problem: Problem, scratch_blocks: int = 0, timetable: bool = False) -> Builder:

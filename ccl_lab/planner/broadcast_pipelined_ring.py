@@ -5,8 +5,6 @@ Invariant: chunk = (channel, i); position p passes chunk i on at step i + p.
 
 from __future__ import annotations
 
-import numpy as np
-
 from ..ir import Builder, Chains
 from .cost import broadcast_depth
 from .orders import Rings, chains
@@ -50,6 +48,6 @@ def chained(problem: Problem) -> Chains:
 
 def chained_along(problem: Problem, at: Rings) -> Chains:
     """What `along` repeats."""
-    depth, first = broadcast_depth(problem, at.channels), np.arange(at.channels) * problem.n
-    return Chains(at.rank.reshape(at.channels, -1), at.channel[first], at.weight[first], at.units * depth, depth, adds=False,
+    depth = broadcast_depth(problem, at.channels)
+    return Chains(at.orders, at.channel_of, at.weight_of, at.units * depth, depth, adds=False,
                   keeps=not problem.in_place)

@@ -7,7 +7,8 @@ ranks of a node are consecutive, so a ring crosses between nodes once per node a
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -16,23 +17,71 @@ from ..topo import Topology
 from .problem import Problem
 
 
-class Rings(NamedTuple):
-    """One row per (ring, position), all int64[channels * n]: the rank there, and its neighbours on that ring.
+@dataclass(frozen=True, eq=False)
+class Rings:
+    """orders: int64[rings, n], the ranks along each ring; it carries weight_of of `units` equal slices of the message, on channel_of.
 
-    A ring carries `weight` of `units` equal slices of the message, from slice `first` on; healthy topologies give each ring one.
-    `channel` is its number, below `numbers`.
+    Of every (ring, position), int64[rings * n], made when asked for, since loops have no use for it: the rank there, its neighbours on that
+    ring, `channel`, `weight`, and `first`, the first slice of the ring. Channels are numbers below `numbers`.
     """
 
-    channels: int
-    channel: np.ndarray
-    position: np.ndarray
-    rank: np.ndarray
-    next: np.ndarray
-    prev: np.ndarray
-    first: np.ndarray
-    weight: np.ndarray
-    units: int
-    numbers: int
+    orders: np.ndarray
+    channel_of: np.ndarray
+    weight_of: np.ndarray
+
+    @classmethod
+    def along(cls, orders: np.ndarray, channel: np.ndarray | None = None, weight: np.ndarray | None = None) -> Rings:
+        """Rings along these ranks; channel and weight of each (default: in order, 1)."""
+        rings = len(orders)
+        return cls(orders, np.arange(rings) if channel is None else channel, np.ones(rings, np.int64) if weight is None else weight)
+
+    @property
+    def channels(self) -> int:
+        """How many rings there are."""
+        return len(self.orders)
+
+    @property
+    def units(self) -> int:
+        """Slices of the message."""
+        return int(self.weight_of.sum())
+
+    @property
+    def numbers(self) -> int:
+        """Channels up to the last one that a ring uses."""
+        return int(self.channel_of.max()) + 1
+
+    @property
+    def first_of(self) -> np.ndarray:
+        """The first slice of each ring."""
+        return np.cumsum(self.weight_of) - self.weight_of
+
+    @cached_property
+    def position(self) -> np.ndarray:
+        return np.tile(np.arange(self.orders.shape[1]), self.channels)
+
+    @cached_property
+    def rank(self) -> np.ndarray:
+        return self.orders.ravel()
+
+    @cached_property
+    def next(self) -> np.ndarray:
+        return np.roll(self.orders, -1, axis=1).ravel()
+
+    @cached_property
+    def prev(self) -> np.ndarray:
+        return np.roll(self.orders, 1, axis=1).ravel()
+
+    @cached_property
+    def channel(self) -> np.ndarray:
+        return np.repeat(self.channel_of, self.orders.shape[1])
+
+    @cached_property
+    def first(self) -> np.ndarray:
+        return np.repeat(self.first_of, self.orders.shape[1])
+
+    @cached_property
+    def weight(self) -> np.ndarray:
+        return np.repeat(self.weight_of, self.orders.shape[1])
 
 
 def ring_orders(topology: Topology, channels: int) -> np.ndarray:
@@ -56,7 +105,7 @@ def ring_orders(topology: Topology, channels: int) -> np.ndarray:
 
 def rings(problem: Problem, both_ways: bool = False) -> Rings:
     """As many rings as nodes have NICs (one on a single node); with `both_ways` each ring also runs backwards."""
-    return flatten(orders_of(problem, both_ways))
+    return Rings.along(orders_of(problem, both_ways))
 
 
 def orders_of(problem: Problem, both_ways: bool = False) -> np.ndarray:
@@ -71,21 +120,9 @@ def orders_of(problem: Problem, both_ways: bool = False) -> np.ndarray:
 def ring_loops(at: Rings, parts: int, first: np.ndarray, stride: int, depth: int, steps: int, reducing: int,
                copies: bool = False, timetable: bool = False) -> RingLoops:
     """The loops of an algorithm on rings of one slice each, the message of ring c beginning at chunk first[c] of its block."""
-    orders = at.rank.reshape(at.channels, -1)
-    weight = at.weight[:: orders.shape[1]]
-    return RingLoops(orders=orders, channel=at.channel[:: orders.shape[1]], parts=parts, depth=depth, steps=steps, reducing=reducing,
-                     first=first[:, None], stride=stride, span=1 if (weight == 1).all() else weight,
+    return RingLoops(orders=at.orders, channel=at.channel_of, parts=parts, depth=depth, steps=steps, reducing=reducing,
+                     first=first[:, None], stride=stride, span=1 if (at.weight_of == 1).all() else at.weight_of,
                      slice_of=np.zeros((at.channels, 1), np.int64), copies=copies, timetable=timetable)
-
-
-def flatten(orders: np.ndarray, channel: np.ndarray | None = None, weight: np.ndarray | None = None) -> Rings:
-    """Rows of all rings, ring by ring; `channel` and `weight` of each (default: in order, 1)."""
-    channels, n = orders.shape
-    channel = np.arange(channels) if channel is None else channel
-    weight = np.ones(channels, np.int64) if weight is None else weight
-    return Rings(channels, np.repeat(channel, n), np.tile(np.arange(n), channels), orders.ravel(),
-                 np.roll(orders, -1, axis=1).ravel(), np.roll(orders, 1, axis=1).ravel(),
-                 np.repeat(np.cumsum(weight) - weight, n), np.repeat(weight, n), int(weight.sum()), int(channel.max()) + 1)
 
 
 def ticks(topology: Topology, at: Rings, depth: int) -> Callable[[int], np.ndarray]:
@@ -103,9 +140,8 @@ def ticks(topology: Topology, at: Rings, depth: int) -> Callable[[int], np.ndarr
 def chains(problem: Problem, ring: Rings | None = None) -> Rings:
     """The rings, turned so that the root is at position 0 of each."""
     ring = rings(problem) if ring is None else ring
-    orders = ring.rank.reshape(ring.channels, -1)
-    turned = np.stack([np.roll(order, -int(np.flatnonzero(order == problem.root)[0])) for order in orders])
-    return flatten(turned, ring.channel[::problem.n], ring.weight[::problem.n])
+    turned = np.stack([np.roll(order, -int(np.flatnonzero(order == problem.root)[0])) for order in ring.orders])
+    return Rings.along(turned, ring.channel_of, ring.weight_of)
 
 
 def tree_order(topology: Topology, root: int) -> np.ndarray:

@@ -5,8 +5,6 @@ Invariant: chunk = (channel, i); position p (the root is 0) passes chunk i on at
 
 from __future__ import annotations
 
-import numpy as np
-
 from ..ir import Buffer, Builder, Chains, Ref
 from .cost import broadcast_depth
 from .orders import Rings, chains
@@ -53,5 +51,5 @@ def chained(problem: Problem) -> Chains:
 
 def chained_along(problem: Problem, at: Rings) -> Chains:
     """What `along` repeats."""
-    depth, first = broadcast_depth(problem, at.channels), np.arange(at.channels) * problem.n
-    return Chains(at.rank.reshape(at.channels, -1)[:, ::-1], at.channel[first], at.weight[first], at.units * depth, depth, adds=True)
+    depth = broadcast_depth(problem, at.channels)
+    return Chains(at.orders[:, ::-1], at.channel_of, at.weight_of, at.units * depth, depth, adds=True)

@@ -29,10 +29,9 @@ def along(problem: Problem, name: str, at: Rings, timetable: bool = False) -> Bu
     parts = at.units * depth
     b = problem.builder(name, channels=at.numbers, parts=parts, scratch_blocks=n, timetable=timetable)
     tick = ticks(problem.topology, at, depth) if timetable else None
-    order = at.rank.reshape(at.channels, n)
 
     def chunk(position, i):
-        begin = order[np.repeat(np.arange(at.channels), n), position % n] * parts + at.first * depth + i * at.weight
+        begin = at.orders[np.repeat(np.arange(at.channels), n), position % n] * parts + at.first * depth + i * at.weight
         return slice(begin, begin + at.weight)
 
     for i in range(depth):
@@ -61,6 +60,6 @@ def loops(problem: Problem) -> RingLoops:
 def loops_along(problem: Problem, at: Rings, timetable: bool = False) -> RingLoops:
     """What `along` repeats."""
     depth = ring_depth(problem, at.channels)
-    first = at.first[:: problem.n] * depth
+    first = at.first_of * depth
     return ring_loops(at, at.units * depth, first, stride=0, depth=depth, steps=problem.n - 1, reducing=problem.n - 1,
                       timetable=timetable)

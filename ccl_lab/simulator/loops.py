@@ -29,7 +29,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -48,53 +48,56 @@ _MOST_EACH, _MOST_SWEPT = 2_000_000_000, 20_000_000_000
 # Of equal units, where fewer would do: what they send goes round among so many at a time.
 _MOST_COPIES = 1024
 
+# Of units, as many as are compared each with all others.
+_MOST_KINDS = 1024
+
 _OK, _DISORDER, _OVERFLOW, _BAD, _OUT_OF_MEMORY, _TOO_MANY, _TOO_MUCH = range(7)
 
 
-class Rows:
-    """Stations of some rings in the units of a topology: all columns are [units, chains, stations].
+class Kinds(NamedTuple):
+    """Units by what does not change about their stations; of: int32[units]; columns: those of _BY_KIND, [kinds, chains, stations] each."""
 
-    rings: which of `loops.orders`; stations: positions of a unit.
+    of: npt.NDArray[np.int32]
+    columns: list[npt.NDArray[Any]]
+
+
+class Rows:
+    """Stations of some rings in the units of a topology: ranks and the links of their paths, [units, chains, stations].
+
+    rings: which of `loops.orders`; stations: positions of a unit. All else is made of these when asked for, and most of it then kept by
+    kind of unit.
     """
 
     def __init__(self, loops: RingLoops, topology: Topology, rings: npt.NDArray[Any], stations: int, late_ps: I64) -> None:
         orders = loops.orders if np.array_equal(rings, np.arange(len(loops.orders))) else loops.orders[rings]
         chains, length = orders.shape
-        units, n = length // stations, topology.n_ranks
-        self.shape = (units, chains, stations)
+        self.shape = (length // stations, chains, stations)
         self.backward = _backward(orders, topology, stations)
+        self.orders, self.ring, self.channel = orders, rings, loops.channel[rings]
+        self.rank = self._by_unit(orders)
+        self.a, self.b = (self._by_unit(links) for links in _path(orders, stations, topology, self.channel))
+        self._topology, self._late_ps, self._timetable = topology, late_ps, loops.timetable
 
-        def by_unit(column: npt.NDArray[Any]) -> npt.NDArray[Any]:  # a view, unless rings run backwards
-            shaped = column.reshape(chains, units, stations)
-            if self.backward.any():
-                shaped = shaped.copy()
-                shaped[self.backward] = shaped[self.backward, ::-1]
-            return shaped.transpose(1, 0, 2)
+    def _by_unit(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """[chains, length] as [units, chains, stations]: a view, unless rings run backwards."""
+        units, chains, stations = self.shape
+        shaped = column.reshape(chains, units, stations)
+        if self.backward.any():
+            shaped = shaped.copy()
+            shaped[self.backward] = shaped[self.backward, ::-1]
+        return shaped.transpose(1, 0, 2)
 
-        ahead = np.roll(orders, -1, axis=1)
-        a, b = _path(orders, ahead, stations, topology, loops.channel[rings])
-        links = topology.links
-        latency = _taken(links.latency_ps, a) + _taken(links.latency_ps, b)
-        if topology.network is not None:
-            latency = latency + topology.tier_latency_ps(orders, ahead, loops.channel[rings][:, None])
-        self.rank, self.a, self.b = by_unit(orders), by_unit(a), by_unit(b)
-        self.memory_rate, self.late, self.ready = (by_unit(_taken(column, ranks)) for column, ranks in (
-            (topology.local_bytes_per_s, orders), (late_ps, orders), (late_ps, ahead)))  # fmt: skip
-        self.a_rate, self.b_rate = (by_unit(_taken(links.bytes_per_s, ids)) for ids in (a, b))
-        self.latency = by_unit(latency)
-        self.ticks = by_unit(((a >= 3 * n) & (not loops.timetable)).astype(np.uint8))  # links between switches are on no path
-        names = topology.link_in_node
-        self.names = tuple(by_unit(names.take(ids)) for ids in (2 * n + orders, a, b)) if (chains, stations) != (1, 1) else ()
-        self.position = by_unit(np.broadcast_to(np.arange(length), (chains, length)))
-        self.ring = rings
+    def places(self, loops: RingLoops, group: int) -> tuple[I64, I64]:
+        """Places of the stations of the first unit in the order of a group of ops, and from there to the next unit: [chains, stations].
 
-    def places(self, units: int, loops: RingLoops, group: int) -> I64:
-        """Place of each station of the first `units` in the order of a group of ops; group: ranks of a node.
-
-        They are written ring by ring, or slice by slice and rank by rank (between nodes, where there is no timetable).
+        group: ranks of a node. Ops are written ring by ring, or slice by slice and rank by rank (between nodes, where there is no timetable).
         """
-        position, ring = self.position[:units], self.ring[None, :, None]
-        return position * group + ring % group if loops.in_node and not loops.timetable else ring * loops.orders.shape[1] + position
+        units, chains, stations = self.shape
+        by_slice = loops.in_node and not loops.timetable
+        first, apart = np.where(self.backward, (units - 1) * stations, 0), np.where(self.backward, -stations, stations)
+        position, ring = first[:, None] + np.arange(stations), self.ring[:, None]
+        row = position * group + ring % group if by_slice else ring * loops.orders.shape[1] + position
+        return row, np.broadcast_to(apart[:, None] * (group if by_slice else 1), (chains, stations))
 
     def take(self, chains: npt.NDArray[Any]) -> Rows:
         """The rows of some chains."""
@@ -102,17 +105,40 @@ class Rows:
         steps = np.unique(np.diff(chains))
         if len(steps) == 1 and steps[0] > 0:  # every so many: no copy is needed
             chains = slice(int(chains[0]), int(chains[-1]) + 1, int(steps[0]))  # type: ignore[assignment]
-        for name, column in vars(self).items():
-            setattr(part, name, column if name == "shape" else column[chains] if name in ("backward", "ring") else
-                    tuple(each[:, chains] for each in column) if name == "names" else column[:, chains])  # fmt: skip
+        vars(part).update(vars(self))
+        part.rank, part.a, part.b = (column[:, chains] for column in (self.rank, self.a, self.b))
+        for name in ("orders", "backward", "ring", "channel"):
+            setattr(part, name, getattr(self, name)[chains])
         part.shape = part.rank.shape
         return part
 
-    def local_links(self) -> tuple[npt.NDArray[np.int32], ...]:
+    def kinds(self, memory_free_ps: I64, both_ways: bool = False) -> Kinds:
+        """Of all units; memory_free_ps: [units, chains, stations]; both_ways: rings in both directions go on together."""
+        topology, links, late_ps = self._topology, self._topology.links, self._late_ps
+        latency = _taken(links.latency_ps, self.a) + _taken(links.latency_ps, self.b)
+        if topology.network is not None:
+            ahead = np.roll(self.orders, -1, axis=1)
+            latency = latency + self._by_unit(topology.tier_latency_ps(self.orders, ahead, self.channel[:, None]))
+        if (late_ps == late_ps[0]).all():
+            late = ready = np.broadcast_to(late_ps[0], self.shape)
+        else:
+            late, ready = _taken(late_ps, self.rank), self._by_unit(_taken(late_ps, np.roll(self.orders, -1, axis=1)))
+        # Links between switches are on no path.
+        ticks = np.broadcast_to(np.uint8(0), self.shape) if self._timetable else (self.a >= 3 * topology.n_ranks).astype(np.uint8)
+        memory, link_a, link_b = self._local_links()
+        if both_ways:
+            link_b = self._received_apart(link_b, ticks > 0)
+        columns = [memory, link_a, link_b, _taken(topology.local_bytes_per_s, self.rank), _taken(links.bytes_per_s, self.a),
+                   _taken(links.bytes_per_s, self.b), latency, ticks, late, ready, memory_free_ps]
+        of, some = kinds_of_units(columns)
+        return Kinds(of, [np.ascontiguousarray(column[some]) for column in columns])
+
+    def _local_links(self) -> tuple[npt.NDArray[np.int32], ...]:
         """Links by number within the unit: memory, a, b. A NIC's receiving side belongs to the unit before, which alone sends there."""
         if self.shape[1:] == (1, 1):  # whatever they are, they are three
             return tuple(np.broadcast_to(np.int32(i), self.shape) for i in range(3))
-        found = [alike(ids) for ids in self.names]
+        names = self._topology.link_in_node
+        found = [alike(names.take(ids)) for ids in (2 * self._topology.n_ranks + self.rank, self.a, self.b)]
         some = [ids[:1] if ids.strides[0] == 0 else ids for ids in found]
         used = np.zeros(max(int(ids.max()) for ids in some) + 1, bool)
         for ids in some:
@@ -120,25 +146,33 @@ class Rows:
         dense = (np.cumsum(used) - 1).astype(np.int32)
         return tuple(np.broadcast_to(dense.take(ids), self.shape) for ids in some)
 
+    def _received_apart(self, link_b: npt.NDArray[Any], far: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
+        """Numbers of the second links within a unit: what backward rings use in the unit before is not what others use in the one after."""
+        back = self.backward[None, :, None]
+        if len(np.intersect1d(self.b[far & back], self.b[far & ~back])):
+            raise Inapplicable("rings in both directions meet in a NIC, which is timed without it where all nodes, or every other one, are "
+                               "alike: no NIC that they use may be slower, no rank late")
+        return np.where(far & back, link_b + link_b.max() + 1, link_b)
 
-def _path(orders: I64, ahead: I64, stations: int, topology: Topology, channel: I64) -> tuple[I64, I64]:
-    """Links from every rank of the rings to the next one, i64[rings, length] each: of the fabric inside units, of NICs between them."""
+
+def _path(orders: I64, stations: int, topology: Topology, channel: I64) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """Links from every rank of the rings to the next one, i32[rings, length] each: of the fabric inside units, of NICs between them."""
     chains, length = orders.shape
     n, m, nodes = topology.n_ranks, topology.nics_per_node, topology.n_nodes
     if nodes == 1 or length == stations:
-        path = topology.path(orders, ahead, channel[:, None])
-        return path[..., 0].astype(np.int64), path[..., 1].astype(np.int64)
+        path = topology.path(orders, np.roll(orders, -1, axis=1), channel[:, None])
+        return path[..., 0], path[..., 1]
 
     def nics(ranks: I64) -> I64:
         return topology.node_of.take(ranks) * np.int64(m) + topology.nic_of(ranks, channel[:, None])
 
-    last = slice(stations - 1, None, stations)
-    leaves = nics(orders[:, last])
-    enters = np.roll(leaves, -1, axis=1) if stations == 1 else nics(ahead[:, last])
+    leaves = nics(orders[:, stations - 1 :: stations])
+    enters = np.roll(leaves if stations == 1 else nics(orders[:, ::stations]), -1, axis=1)
     if stations == 1:
-        return 3 * n + leaves, 3 * n + nodes * m + enters
-    a, b = orders.copy(), n + ahead
-    a[:, last], b[:, last] = 3 * n + leaves, 3 * n + nodes * m + enters
+        return (3 * n + leaves).astype(np.int32), (3 * n + nodes * m + enters).astype(np.int32)
+    a = orders.astype(np.int32)
+    b = np.roll(a, -1, axis=1) + np.int32(n)
+    a[:, stations - 1 :: stations], b[:, stations - 1 :: stations] = 3 * n + leaves, 3 * n + nodes * m + enters
     return a, b
 
 
@@ -157,6 +191,36 @@ def alike(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def by_class(values: npt.NDArray[Any], class_of: I64) -> npt.NDArray[Any]:
     """values[class_of]; of one class a view, whose rows are one in memory."""
     return np.broadcast_to(values, (len(class_of), *values.shape[1:])) if len(values) == 1 else values[class_of]
+
+
+def kinds_of_units(columns: list[npt.NDArray[Any]]) -> tuple[npt.NDArray[np.int32], I64]:
+    """(kind of each unit, a unit of each kind): units of one kind have equal rows in all columns.
+
+    Where there are many kinds, equal units that lie neither side by side nor two apart may be of several.
+    """
+    units, columns = len(columns[0]), [column for column in columns if column.strides[0]]
+    stride, differs = 1, ~_like_before(columns, units, 1)
+    if np.count_nonzero(differs) > units // 4:  # every other node may be passed through the other way round
+        stride, differs = 2, ~_like_before(columns, units, 2)
+    like = np.arange(units)  # by unit, the first one of those that it was found to be like
+    for first in range(stride):
+        like[first::stride] = np.maximum.accumulate(np.where(differs[first::stride], like[first::stride], 0))
+    found, kind_of = np.unique(like, return_inverse=True)
+    if len(found) <= _MOST_KINDS:
+        known: dict[bytes, int] = {}
+        same = [known.setdefault(b"".join(column[unit].tobytes() for column in columns), int(unit)) for unit in found]
+        found, kind = np.unique(same, return_inverse=True)
+        kind_of = kind[kind_of]
+    return kind_of.astype(np.int32), found
+
+
+def _like_before(columns: list[npt.NDArray[Any]], units: int, before: int) -> npt.NDArray[np.bool_]:
+    """Whether each unit has the rows of the one so many before; the first ones have not."""
+    same = np.zeros(units, bool)
+    same[before:] = True
+    for column in columns:
+        same[before:] &= (column[before:] == column[:-before]).all(axis=(1, 2))
+    return same
 
 
 def _same_after(columns: list[npt.NDArray[Any]], turn: int) -> bool:
@@ -185,16 +249,14 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
     """
     units, chains, stations = rows.shape
     slices = loops.slice_of.shape[1]
-    free = np.zeros(rows.shape, np.int64) if memory_free_ps is None else memory_free_ps
-    of_rates = (rows.memory_rate, rows.a_rate, rows.b_rate, rows.latency, rows.ticks, rows.late, rows.ready)
-    links = [*rows.local_links(), *(alike(column) for column in of_rates)]
-    columns = [*links, free, *(begin or ())]
-    both_ways = False
+    never = np.broadcast_to(np.int64(0), rows.shape)
+    free = never if memory_free_ps is None else memory_free_ps
+    kinds, both_ways = rows.kinds(free), False
     where = [np.where(np.isin(link, changes.link), link, -1) for link in (rows.a, rows.b)] if changes else []
-    turn = turned_onto_itself([*columns, *where]) if merge and sizes.shape[-1] == 1 else units
+    turn = turned_onto_itself([kinds.of, *(begin or ()), *where]) if merge and sizes.shape[-1] == 1 else units
 
     def told(several: int) -> dict[str, Any]:
-        return _told(rows, loops, rings, topology, columns, several, changes) | {
+        return _told(rows, loops, rings, topology, kinds, begin, several, changes) | {
             "alpha_ps": alpha_ps, "nominal_bytes": nominal_bytes, "n_sizes": sizes.shape[-1], "jumps": jumps,
             "bytes": np.ascontiguousarray(sizes).ravel(), "one_by_one": one_by_one, "merged": merged, "timetable": loops.timetable,
             "followed": False, "own_time": False, "swept": False,
@@ -207,9 +269,10 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
     if sizes.shape[-1] > 1:
         one = chains == stations == loops.depth == slices == 1 and not loops.copies
         found, simple = None, merge and not merged
-        if one and simple and turned_onto_itself([*links, *where]) == 1:
+        if one and simple and turned_onto_itself([rows.kinds(never).of, *where]) == 1:
             of = partial(_alone, again, rows.shape)
-            found = _each_by_itself(of, [sizes, free, *(begin or ())], loops.steps, int(rows.latency.flat[0]))
+            latency_ps = int(kinds.columns[_BY_KIND.index("latency_ps")].flat[0])
+            found = _each_by_itself(of, [sizes, free, *(begin or ())], loops.steps, latency_ps)
         messages = units * chains * stations * slices * loops.depth * loops.steps
         of_one_length = cache(lambda: again(sizes.max(axis=-1, keepdims=True), free, begin, one_by_one=True))
         if found is None and simple and jumps and not rows.backward.any():
@@ -223,13 +286,13 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
                                f"(none differ where the number of elements is a multiple of {loops.parts:,})")
     both_ways = bool(rows.backward.any()) and turn > 2
     if both_ways:
-        columns[2] = _received_apart(rows, columns[2])
+        kinds = rows.kinds(free, both_ways)
     if rows.backward.any() and sizes.shape[-1] > 1:
         raise Inapplicable("rings in both directions are timed without it where all messages are alike")
     several = _several(units, turn, loops) if jumps and not rows.backward.any() else turn
     inputs, key = told(several), None
     if known is not None and turn < units and all((link < 0).all() for link in where):  # others are hardly ever met twice
-        own = [inputs[name] for name in (*_BY_ROW, "begin_ps", "begin_batch")]
+        own = [inputs[name] for name in ("kind_of", *_BY_KIND, "begin_ps", "begin_batch")]
         key = (turn, hashlib.sha256(b"".join(column.tobytes() for column in (*own, sizes))).digest())
     if known is not None and key in known:
         return (*known[key], {"units": 0, "rounds": 0, "jumped": 0, "merged": 0})
@@ -245,33 +308,25 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
     return (*shaped, {"units": turn, "rounds": rounds, "jumped": jumped, "merged": rounds if merged else 0})
 
 
-def _received_apart(rows: Rows, link_b: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Numbers of the second links within a unit: what backward rings use in the unit before is not what others use in the one after."""
-    back, far = rows.backward[None, :, None], rows.ticks > 0
-    if len(np.intersect1d(rows.b[far & back], rows.b[far & ~back])):
-        raise Inapplicable("rings in both directions meet in a NIC, which is timed without it where all nodes, or every other one, are "
-                           "alike: no NIC that they use may be slower, no rank late")
-    return np.where(far & back, link_b + link_b.max() + 1, link_b)
-
-
-_BY_ROW = ("memory", "link_a", "link_b", "memory_bytes_per_s", "a_bytes_per_s", "b_bytes_per_s", "latency_ps", "ticks", "late_ps",
+_BY_KIND = ("memory", "link_a", "link_b", "memory_bytes_per_s", "a_bytes_per_s", "b_bytes_per_s", "latency_ps", "ticks", "late_ps",
            "ready_ps", "memory_free_ps")  # fmt: skip
 
 
-def _told(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: Topology, columns: list[npt.NDArray[Any]], several: int,
-          changes: Changes) -> dict[str, Any]:  # fmt: skip
-    """What the native evaluation wants to know of the first units, and arrays for what it finds; columns: those of _BY_ROW, then begins."""
+def _told(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: Topology, kinds: Kinds, begin: tuple[I64, I64] | None,
+          several: int, changes: Changes) -> dict[str, Any]:  # fmt: skip
+    """What the native evaluation wants to know of the first units, and arrays for what it finds."""
     _, chains, stations = rows.shape
     slices, none = loops.slice_of.shape[1], np.zeros(0, np.int64)
     ends = np.zeros((2, several * chains * slices), np.int64)
-    kept = [np.ascontiguousarray(column[:several]).ravel() for column in columns]
+    row, row_step = (np.ascontiguousarray(each, np.int64).ravel() for each in rows.places(loops, int(topology.ranks_per_node[0])))
+    begins = [np.ascontiguousarray(each[:several]).ravel() for each in begin] if begin else [none, none]
     return {
         "units": several, "chains": chains, "stations": stations, "depth": loops.depth, "steps": loops.steps, "reducing": loops.reducing,
         "copies": loops.copies, "passes_on": loops.in_node,
         "slices": np.count_nonzero(loops.slice_of[rings] >= 0, axis=1).astype(np.int64),
-        "group": np.maximum(loops.slice_of[rings], 0).astype(np.int64).ravel(),
-        "row": np.ascontiguousarray(rows.places(several, loops, int(topology.ranks_per_node[0])), np.int64).ravel(),
-        "begin_ps": none, "begin_batch": none, **dict(zip((*_BY_ROW, "begin_ps", "begin_batch"), kept, strict=False)),
+        "group": np.maximum(loops.slice_of[rings], 0).astype(np.int64).ravel(), "row": row, "row_step": row_step,
+        "kind_of": kinds.of[:several], **{name: column.ravel() for name, column in zip(_BY_KIND, kinds.columns, strict=True)},
+        "begin_ps": begins[0], "begin_batch": begins[1],
         "finish_ps": np.zeros(several * chains * stations, np.int64), "end_ps": ends[0], "end_batch": ends[1],
         "all_links": len(topology.links), **changes.columns(),
         **{name: np.ascontiguousarray(link[: several if changes else 0], np.int32).ravel()

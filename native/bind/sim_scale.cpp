@@ -35,11 +35,11 @@ std::tuple<int, std::int64_t, std::int64_t> simulate_rings(const nb::dict& colum
       .one_by_one = c.number("one_by_one") != 0, .followed = c.number("followed") != 0, .own_time = c.number("own_time") != 0, .swept = c.number("swept") != 0, .merged = c.number("merged") != 0,
       .timetable = c.number("timetable") != 0,
       .backward = c.get<const std::uint8_t>("backward"),
-      .slices = c.get<I64>("slices"), .bytes = c.get<I64>("bytes"), .group = c.get<I64>("group"), .memory = c.get<I32>("memory"),
+      .slices = c.get<I64>("slices"), .bytes = c.get<I64>("bytes"), .group = c.get<I64>("group"), .kind_of = c.get<I32>("kind_of"), .memory = c.get<I32>("memory"),
       .link_a = c.get<I32>("link_a"), .link_b = c.get<I32>("link_b"), .memory_bytes_per_s = c.get<I64>("memory_bytes_per_s"),
       .a_bytes_per_s = c.get<I64>("a_bytes_per_s"), .b_bytes_per_s = c.get<I64>("b_bytes_per_s"), .latency_ps = c.get<I64>("latency_ps"),
       .ticks = c.get<const std::uint8_t>("ticks"), .late_ps = c.get<I64>("late_ps"), .ready_ps = c.get<I64>("ready_ps"),
-      .row = c.get<I64>("row"), .memory_free_ps = c.get<I64>("memory_free_ps"), .begin_ps = c.get<I64>("begin_ps"),
+      .memory_free_ps = c.get<I64>("memory_free_ps"), .row = c.get<I64>("row"), .row_step = c.get<I64>("row_step"), .begin_ps = c.get<I64>("begin_ps"),
       .begin_batch = c.get<I64>("begin_batch"), .all_a = c.get<I32>("all_a"), .all_b = c.get<I32>("all_b"),
       .all_links = c.number("all_links"), .changes = c.changes()};
   ccl_lab::sim::RingsOutput out{.finish_ps = c.get<std::int64_t>("finish_ps"), .end_ps = c.get<std::int64_t>("end_ps"),

@@ -23,8 +23,8 @@ namespace {
 struct Ring {
   std::int64_t units, steps, reducing, chains = 1;
   std::vector<std::int64_t> slices{1}, bytes{1000}, group{0}, begin;
-  std::vector<std::int32_t> memory, a, b;
-  std::vector<std::int64_t> memory_rate, rate, latency, zeros, row, finish;
+  std::vector<std::int32_t> kind_of, memory, a, b;  // of each unit its own kind
+  std::vector<std::int64_t> memory_rate, rate, latency, zeros, row, row_step, finish;
   std::vector<std::uint8_t> ticks;
 
   Ring(std::int64_t n, std::int64_t steps_, std::int64_t reducing_, std::int64_t chains_ = 1) : units(n), steps(steps_), reducing(reducing_), chains(chains_) {
@@ -32,11 +32,13 @@ struct Ring {
     memory.assign(rows, 0), a.assign(rows, 1), b.assign(rows, 2);
     memory_rate.assign(rows, 2'000'000'000), rate.assign(rows, 1'000'000'000), latency.assign(rows, 5000), zeros.assign(rows, 0);
     ticks.assign(rows, 1);
-    for (std::size_t i = 0; i < rows; ++i) row.push_back(static_cast<std::int64_t>(i));
+    for (std::int32_t u = 0; u < n; ++u) kind_of.push_back(u);
+    for (std::int64_t c = 0; c < chains; ++c) row.push_back(c);
+    row_step.assign(row.size(), chains);
   }
 
   RingsStatus run(bool jumps, RingsOutput* counts = nullptr, bool merged = false, bool followed = false, bool own_time = false) {
-    finish.assign(row.size(), -1);
+    finish.assign(zeros.size(), -1);
     RingsInput in;
     in.units = units, in.chains = chains, in.stations = 1, in.steps = steps, in.reducing = reducing, in.jumps = jumps, in.merged = merged;
     in.n_sizes = static_cast<std::int64_t>(bytes.size() / group.size()), in.followed = followed, in.own_time = own_time;
@@ -44,7 +46,7 @@ struct Ring {
     in.nominal_bytes = *std::max_element(bytes.begin(), bytes.end());
     in.slices = slices, in.bytes = bytes, in.group = group, in.memory = memory, in.link_a = a, in.link_b = b;
     in.memory_bytes_per_s = memory_rate, in.a_bytes_per_s = rate, in.b_bytes_per_s = rate, in.latency_ps = latency, in.ticks = ticks;
-    in.late_ps = zeros, in.ready_ps = zeros, in.row = row, in.memory_free_ps = zeros, in.begin_ps = begin, in.begin_batch = zero_batches;
+    in.late_ps = zeros, in.ready_ps = zeros, in.row = row, in.row_step = row_step, in.kind_of = kind_of, in.memory_free_ps = zeros, in.begin_ps = begin, in.begin_batch = zero_batches;
     RingsOutput out;
     out.finish_ps = finish;
     const RingsStatus status = simulate_rings(in, out);

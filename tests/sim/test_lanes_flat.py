@@ -10,7 +10,7 @@ import pytest
 
 from ccl_lab.errors import Inapplicable
 from ccl_lab.planner import all_gather_ring, outline, reduce_scatter_ring
-from ccl_lab.planner.orders import Rings, flatten
+from ccl_lab.planner.orders import Rings
 from ccl_lab.planner.problem import Problem, make_problem
 from ccl_lab.simulation import degrade
 from ccl_lab.simulator import exact_times, finish_times, summarize
@@ -164,7 +164,7 @@ def rings_at_random(rng: np.random.Generator) -> tuple[Problem, Rings]:
     nbytes = int(rng.integers(1, 500)) * 4 * topology.n_ranks * int(weight.sum())
     problem = make_problem(what, topology, nbytes, dtype="float32", redop="sum",
                            in_place=bool(rng.integers(2)), root=0, peer=1, channels=None, counts=None)  # fmt: skip
-    return problem, flatten(orders.reshape(chains, -1), weight=weight)
+    return problem, Rings.along(orders.reshape(chains, -1), weight=weight)
 
 
 def test_rings_at_random() -> None:

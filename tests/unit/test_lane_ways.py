@@ -19,8 +19,7 @@ def slower(nodes: int, factor: float) -> Topology:
 def test_lanes_leave_by_slow_nics_as_they_enter(factor: float) -> None:
     topology = slower(4, factor)
     found, lanes = rank_rings(topology, True, True), ring_lanes(topology)
-    orders = found.rank.reshape(found.channels, -1)
-    channel, weight = found.channel[:: topology.n_ranks], found.weight[:: topology.n_ranks]
+    orders, channel, weight = found.orders, found.channel_of, found.weight_of
     assert found.units == lanes.units and (np.sort(orders, axis=1) == np.arange(topology.n_ranks)).all()
     rate = rates_of(topology)[1]
     inside = np.flatnonzero(topology.node_of[orders[0]] == 1)

@@ -77,29 +77,8 @@ class BothWays {
 
   [[nodiscard]] std::int64_t size(std::size_t cell) const { return cells_[cell + 1] - cells_[cell]; }
 
-  // Whether two units have the same links. Places in the order of ops go on by the same from unit to unit of a chain.
-  [[nodiscard]] bool alike(std::int64_t u, std::int64_t v) const {
-    const std::int64_t rows = in_.chains * in_.stations;
-    const auto same = [&](const auto& column) {
-      return std::equal(column.begin() + u * rows, column.begin() + (u + 1) * rows, column.begin() + v * rows);
-    };
-    for (const auto& ids : {in_.memory, in_.link_a, in_.link_b})
-      if (!same(ids)) return false;
-    for (const auto& column : {in_.memory_bytes_per_s, in_.a_bytes_per_s, in_.b_bytes_per_s, in_.latency_ps, in_.ready_ps})
-      if (!same(column)) return false;
-    return same(in_.ticks) && !changing(u) && !changing(v);
-  }
-
-  // Whether a rate that a unit depends on changes in time: what is alike has to be so all the time.
-  [[nodiscard]] bool changing(std::int64_t u) const {
-    if (in_.changes.link.empty()) return false;
-    const std::int64_t rows = in_.chains * in_.stations;
-    const auto on = [&](const auto& ids) {
-      return std::any_of(ids.begin() + u * rows, ids.begin() + (u + 1) * rows,
-                         [&](std::int32_t id) { return std::ranges::binary_search(in_.changes.link, id); });
-    };
-    return on(in_.all_a) || on(in_.all_b);
-  }
+  // Whether two units have the same links, all the time. Places in the order of ops go on by the same from unit to unit of a chain.
+  [[nodiscard]] bool alike(std::int64_t u, std::int64_t v) const { return in_.same_links(u, v) && !in_.changing(u) && !in_.changing(v); }
 
   // -- rows: unit after unit, what it remembers, then what it sent, chain by chain
 

@@ -40,11 +40,11 @@ void FollowedUnits::find_sizes() {
   }
 }
 
-FollowedUnits::Post FollowedUnits::post(std::size_t row) const {
+FollowedUnits::Post FollowedUnits::post(std::size_t kind_row) const {
   const std::size_t links = 2 * chains * stations;
-  const auto link = [&](const auto& ids) { return links + static_cast<std::size_t>(ids[row]); };
-  Post made{link(in_.memory), link(in_.link_a), link(in_.link_b), in_.latency_ps[row], in_.ready_ps[row], {}};
-  for (std::size_t i = 0; i < bytes_.size(); ++i) made.busy[i] = busy_of(in_, row, bytes_[i]);
+  const auto link = [&](const auto& ids) { return links + static_cast<std::size_t>(ids[kind_row]); };
+  Post made{link(in_.memory), link(in_.link_a), link(in_.link_b), in_.latency_ps[kind_row], in_.ready_ps[kind_row], {}};
+  for (std::size_t i = 0; i < bytes_.size(); ++i) made.busy[i] = busy_of(in_, kind_row, bytes_[i]);
   return made;
 }
 
@@ -59,16 +59,17 @@ void FollowedUnits::find_kinds() {
     if (changes_.on(in_.all_a[row]) || changes_.on(in_.all_b[row])) changes_in_[row / each] = true;
   for (std::size_t u = 0; u < units; ++u) {
     key.assign(1, changes(u) ? static_cast<std::int64_t>(u) : -1);
-    for (std::size_t row = u * each; row < (u + 1) * each; ++row)
+    const std::size_t first = kind_row(u);
+    for (std::size_t row = first; row < first + each; ++row)
       key.insert(key.end(), {in_.memory[row], in_.link_a[row], in_.link_b[row], in_.memory_bytes_per_s[row], in_.a_bytes_per_s[row], in_.b_bytes_per_s[row],
                              in_.latency_ps[row]});
     kind_alone[u] = known_alone.try_emplace(key, known_alone.size()).first->second;
-    ready.assign(in_.ready_ps.begin() + static_cast<std::ptrdiff_t>(u * each), in_.ready_ps.begin() + static_cast<std::ptrdiff_t>((u + 1) * each));
+    ready.assign(in_.ready_ps.begin() + static_cast<std::ptrdiff_t>(first), in_.ready_ps.begin() + static_cast<std::ptrdiff_t>(first + each));
     key.insert(key.end(), ready.begin(), ready.end());
     const auto [at, is_new] = known.try_emplace(key, known.size());
     kind[u] = at->second;
     if (!is_new) continue;
-    for (std::size_t row = u * each; row < (u + 1) * each; ++row) {
+    for (std::size_t row = first; row < first + each; ++row) {
       posts_.push_back(post(row));
       users_.push_back({posts_.back().memory, row % each / stations, row % stations});
     }
@@ -140,7 +141,7 @@ std::int64_t* FollowedUnits::through(std::size_t unit, std::int64_t n, const std
       }
       const std::int64_t start = links_decide ? free : later<kNotes>(entered, free, gaps);
       if constexpr (kChanging) {
-        occupy(unit * chains * stations + at, post, busy, start, state);
+        occupy(unit * chains * stations + at, kind_row(unit) + at, post, busy, start, state);
       } else {
         state[post.a] = start + busy.a_ps;
         state[post.b] = start + busy.b_ps;
@@ -236,7 +237,7 @@ std::int64_t FollowedUnits::sends(std::size_t unit, std::size_t at, std::uint8_t
   const Busy& busy = post.busy[size];
   const std::int64_t start = std::max(std::max(state[at], post.ready_ps), std::max(state[post.a], state[post.b]));
   if (changes(unit)) {
-    occupy(unit * chains * stations + at, post, busy, start, state);
+    occupy(unit * chains * stations + at, kind_row(unit) + at, post, busy, start, state);
   } else {
     state[post.a] = start + busy.a_ps;
     state[post.b] = start + busy.b_ps;
@@ -249,7 +250,7 @@ std::int64_t FollowedUnits::sends(std::size_t unit, std::size_t at, std::uint8_t
 // As Unit::begin and Unit::warm_up.
 void FollowedUnits::begin(std::size_t unit, std::int64_t* state, std::int64_t* starts) const {
   const Post* const posts = posts_of(unit);
-  const std::size_t each = chains * stations, first = unit * each;
+  const std::size_t each = chains * stations, first = kind_row(unit);
   std::fill_n(state, words, 0);
   std::vector<std::int64_t> mail(each * depth);
   const auto goes = [&](std::size_t c, std::size_t i, std::int64_t message, std::size_t origin) {  // message: after `depth` own ones

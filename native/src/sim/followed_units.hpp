@@ -86,7 +86,8 @@ class FollowedUnits {
 
   void find_sizes();
   void find_kinds();
-  [[nodiscard]] Post post(std::size_t row) const;
+  [[nodiscard]] Post post(std::size_t kind_row) const;
+  [[nodiscard]] std::size_t kind_row(std::size_t unit) const { return static_cast<std::size_t>(in_.kind_row(static_cast<std::int64_t>(unit))); }
   [[nodiscard]] Work work(std::int64_t message) const;
   [[nodiscard]] const Post* posts_of(std::size_t unit) const { return posts_.data() + kind[unit] * chains * stations; }
   enum class How : std::uint8_t { plain, changing, noting, alone, unasked };  // unasked: alone, and nobody waits for a memory; both note, too
@@ -100,9 +101,10 @@ class FollowedUnits {
   [[nodiscard]] std::int64_t through_link(std::int32_t link, std::int64_t start, std::int64_t busy_ps, std::int64_t bytes, std::int64_t bytes_per_s) const {
     return changes_.on(link) ? changes_.through_ps(link, start + (bytes > 0 ? in_.alpha_ps : 0), bytes, bytes_per_s) : start + busy_ps;
   }
-  void occupy(std::size_t row, const Post& post, const Busy& busy, std::int64_t start, std::int64_t* state) const {
-    state[post.a] = through_link(in_.all_a[row], start, busy.a_ps, busy.bytes, in_.a_bytes_per_s[row]);
-    state[post.b] = through_link(in_.all_b[row], start, busy.b_ps, busy.bytes, in_.b_bytes_per_s[row]);
+  // row: of the station; kind_row: in columns that are told by kind of unit.
+  void occupy(std::size_t row, std::size_t kind_row, const Post& post, const Busy& busy, std::int64_t start, std::int64_t* state) const {
+    state[post.a] = through_link(in_.all_a[row], start, busy.a_ps, busy.bytes, in_.a_bytes_per_s[kind_row]);
+    state[post.b] = through_link(in_.all_b[row], start, busy.b_ps, busy.bytes, in_.b_bytes_per_s[kind_row]);
   }
   [[nodiscard]] std::uint8_t size_of(std::size_t chain, std::int64_t slice, std::size_t position, std::size_t i) const;
 

@@ -28,7 +28,7 @@ Merged::Merged(const RingsInput& in, RingsOutput& out)
   const auto units = static_cast<std::size_t>(in.units);
   for (const auto ids : {in.memory, in.link_a, in.link_b})
     for (const std::int32_t id : ids) links_of_unit_ = std::max(links_of_unit_, static_cast<std::size_t>(id) + 1);
-  for (const std::int64_t r : in.row) ops_per_group_ = std::max(ops_per_group_, r + 1);
+  ops_per_group_ = in.places();
   state_.resize(units * chains_);
   links_.resize(units * links_of_unit_);
   unread_.resize(units * chains_);
@@ -46,10 +46,11 @@ Merged::Merged(const RingsInput& in, RingsOutput& out)
 void Merged::find_parts() {
   std::map<std::vector<std::int32_t>, std::size_t> known;
   std::vector<std::int32_t> ids;
-  for (unit_ = 0; unit_ < static_cast<std::size_t>(in_.units); ++unit_) {
+  for (std::size_t unit = 0; unit < static_cast<std::size_t>(in_.units); ++unit) {
+    at_unit(unit);
     ids.clear();
     for (const auto column : {in_.memory, in_.link_a, in_.link_b})
-      ids.insert(ids.end(), column.begin() + static_cast<std::ptrdiff_t>(row(0)), column.begin() + static_cast<std::ptrdiff_t>(row(0) + chains_));
+      ids.insert(ids.end(), column.begin() + static_cast<std::ptrdiff_t>(kind_row(0)), column.begin() + static_cast<std::ptrdiff_t>(kind_row(chains_)));
     const auto [found, is_new] = known.try_emplace(ids, kinds_.size());
     kind_of_.push_back(found->second);
     if (!is_new) continue;
@@ -84,7 +85,7 @@ std::int64_t Merged::bytes_of(std::size_t chain) const {
 std::int64_t Merged::op_of(std::size_t chain) const {
   const Chain& c = state_[row(chain)];
   const std::int64_t kind = c.next == Next::reduce ? 1 : 2;
-  return ((in_.group[slot(chain)] * (in_.steps + 1) + c.message + 1) * 3 + kind) * ops_per_group_ + in_.row[row(chain)];
+  return ((in_.group[slot(chain)] * (in_.steps + 1) + c.message + 1) * 3 + kind) * ops_per_group_ + in_.place(static_cast<std::int64_t>(unit_), chain);
 }
 
 // Up to the next op that needs a link. The batch in which a message was sent lies before the tick at which it is seen, and decides nothing.
@@ -132,7 +133,7 @@ void Merged::enter_slice(std::size_t chain) {
 
 void Merged::reduce(std::size_t chain) {
   Chain& c = state_[row(chain)];
-  Link& memory = link(in_.memory[row(chain)]);
+  Link& memory = link(in_.memory[kind_row(chain)]);
   c.clock_ps = memory.free_ps = larger(c.clock_ps, memory.free_ps) + busy(chain).add_ps;
   if (c.clock_ps > kLatest) status_ = RingsStatus::overflow;
   after_reduce(chain);
@@ -141,7 +142,7 @@ void Merged::reduce(std::size_t chain) {
 // Forgets how long messages take where rates are not those of the unit before.
 void Merged::keep_busy() {
   for (std::size_t c = 0; c < chains_; ++c) {
-    const std::array rates{in_.memory_bytes_per_s[row(c)], in_.a_bytes_per_s[row(c)], in_.b_bytes_per_s[row(c)]};
+    const std::array rates{in_.memory_bytes_per_s[kind_row(c)], in_.a_bytes_per_s[kind_row(c)], in_.b_bytes_per_s[kind_row(c)]};
     if (known_[c].rates != rates) known_[c] = {rates, {}};
   }
 }
@@ -150,7 +151,7 @@ void Merged::keep_busy() {
 const Busy& Merged::busy(std::size_t chain) {
   const std::int64_t bytes = bytes_of(chain);
   Busy& known = known_[chain].busy;
-  if (known.bytes != bytes) known = busy_of(in_, row(chain), bytes);
+  if (known.bytes != bytes) known = busy_of(in_, kind_row(chain), bytes);
   return known;
 }
 
@@ -162,21 +163,21 @@ std::int64_t Merged::through(std::int32_t link, std::int64_t start_ps, std::int6
 
 void Merged::send(std::size_t chain, Tape& sent) {
   Chain& c = state_[row(chain)];
-  const std::size_t r = row(chain);
-  Link &a = link(in_.link_a[r]), &b = link(in_.link_b[r]);
+  const std::size_t r = row(chain), k = kind_row(chain);
+  Link &a = link(in_.link_a[k]), &b = link(in_.link_b[k]);
   const Busy& time = busy(chain);
-  const std::int64_t start = larger(larger(c.clock_ps, in_.ready_ps[r]), larger(a.free_ps, b.free_ps));
+  const std::int64_t start = larger(larger(c.clock_ps, in_.ready_ps[k]), larger(a.free_ps, b.free_ps));
   if (in_.changes.link.empty()) {
     a.free_ps = start + time.a_ps;
     b.free_ps = start + time.b_ps;
   } else {
-    a.free_ps = through(in_.all_a[r], start, time.a_ps, time.bytes, in_.a_bytes_per_s[r]);
-    b.free_ps = through(in_.all_b[r], start, time.b_ps, time.bytes, in_.b_bytes_per_s[r]);
+    a.free_ps = through(in_.all_a[r], start, time.a_ps, time.bytes, in_.a_bytes_per_s[k]);
+    b.free_ps = through(in_.all_b[r], start, time.b_ps, time.bytes, in_.b_bytes_per_s[k]);
   }
   c.left_ps = larger(a.free_ps, b.free_ps);
   const std::int64_t leaves = larger(c.batch >> kPlaceBits, larger(a.free_tick, b.free_tick)) + in_.nominal_bytes;
   a.free_tick = b.free_tick = leaves;
-  const Seen message{c.left_ps + in_.latency_ps[r], leaves};
+  const Seen message{c.left_ps + in_.latency_ps[k], leaves};
   sent.push(message);
   if (noting_) loops_[loop_of_[chain]].sent.push_back(message);
   note_sent(chain, message);
@@ -213,8 +214,8 @@ void Merged::line_up() {
   }
   std::fill(turns_.begin(), turns_.end(), 0);
   for (Due& each : due_) {
-    const std::size_t r = row(each.chain);
-    const bool reduces = state_[r].next == Next::reduce;
+    const std::size_t r = kind_row(each.chain);
+    const bool reduces = state_[row(each.chain)].next == Next::reduce;
     const auto a = static_cast<std::size_t>(reduces ? in_.memory[r] : in_.link_a[r]);
     const auto b = static_cast<std::size_t>(reduces ? in_.memory[r] : in_.link_b[r]);
     each.turn = std::countr_one(turns_[a] | turns_[b]);
@@ -283,18 +284,18 @@ void Merged::serve_batches(const Part& part, const std::vector<std::int64_t>& pr
 }
 
 void Merged::begin(std::size_t unit) {
-  unit_ = unit;
+  at_unit(unit);
   for (std::size_t c = 0; c < chains_; ++c) {
     Chain& chain = state_[row(c)];
-    chain.clock_ps = chain.left_ps = in_.late_ps[row(c)];
-    link(in_.memory[row(c)]).free_ps = in_.memory_free_ps[row(c)];
+    chain.clock_ps = chain.left_ps = in_.late_ps[kind_row(c)];
+    link(in_.memory[kind_row(c)]).free_ps = in_.memory_free_ps[kind_row(c)];
     enter_slice(c);
   }
 }
 
 // What was received is used up.
 void Merged::visit(std::size_t unit, const std::vector<std::int64_t>& promised, std::vector<Tape>& received, std::vector<Tape>& sent) {
-  unit_ = unit;
+  at_unit(unit);
   keep_busy();
   passed_.assign(kinds_[kind_of_[unit]].size(), {});
   for (std::size_t c = 0; c < chains_; ++c) {
@@ -327,7 +328,7 @@ void Merged::promise(std::vector<std::int64_t>& promised) {
       continue;
     }
     const std::int64_t batch = chain.next == Next::message ? std::max(promised[c], chain.batch + 1) : chain.batch;
-    const std::int64_t free_tick = std::max(link(in_.link_a[row(c)]).free_tick, link(in_.link_b[row(c)]).free_tick);
+    const std::int64_t free_tick = std::max(link(in_.link_a[kind_row(c)]).free_tick, link(in_.link_b[kind_row(c)]).free_tick);
     promised[c] = (std::max(batch >> kPlaceBits, free_tick) + in_.nominal_bytes) << kPlaceBits;
   }
 }

@@ -10,8 +10,8 @@ namespace ccl_lab::sim {
 void Merged::keep_posts(const Part& part, std::vector<Tape>& sent) {
   posts_.clear();
   for (const std::size_t c : part.chains) {
-    const std::size_t r = row(c);
-    posts_.push_back({&state_[r], &link(in_.memory[r]), &link(in_.link_a[r]), &link(in_.link_b[r]), &inbox_[c], &sent[c], c,
+    const std::size_t r = kind_row(c);
+    posts_.push_back({&state_[row(c)], &link(in_.memory[r]), &link(in_.link_a[r]), &link(in_.link_b[r]), &inbox_[c], &sent[c], c,
                       in_.latency_ps[r], in_.ready_ps[r], {}, &in_hand_[c]});
   }
 }

@@ -40,7 +40,7 @@ std::int64_t Merged::here(std::size_t chain) const {
 Seen Merged::least_later(std::size_t chain) {
   const Busy& time = busy(chain);
   const bool reduces = state_[row(chain)].message < in_.reducing;
-  return {(reduces ? time.add_ps : 0) + std::max(time.a_ps, time.b_ps) + in_.latency_ps[row(chain)], in_.nominal_bytes};
+  return {(reduces ? time.add_ps : 0) + std::max(time.a_ps, time.b_ps) + in_.latency_ps[kind_row(chain)], in_.nominal_bytes};
 }
 
 void Merged::begin_stretch(const Part& part) {
@@ -86,15 +86,16 @@ void Merged::waited(std::size_t chain, const Seen& later) {
 
 // The number of the same part in the unit before: the same chains, links and rates, and messages of one length; -1 where there is none.
 std::size_t Merged::part_before(const Part& part) const {
-  const std::size_t none = std::numeric_limits<std::size_t>::max(), before = passed_unit_ * chains_;
+  const std::size_t none = std::numeric_limits<std::size_t>::max();
+  const auto before = static_cast<std::size_t>(in_.kind_row(static_cast<std::int64_t>(passed_unit_)));
   const auto& parts = kinds_[kind_of_[passed_unit_]];
   const auto found = std::find_if(parts.begin(), parts.end(), [&](const Part& each) { return each.chains == part.chains; });
   if (found == parts.end()) return none;
   for (const std::size_t c : part.chains) {
     for (const auto& ids : {in_.memory, in_.link_a, in_.link_b})
-      if (ids[row(c)] != ids[before + c]) return none;
+      if (ids[kind_row(c)] != ids[before + c]) return none;
     for (const auto& rates : {in_.memory_bytes_per_s, in_.a_bytes_per_s, in_.b_bytes_per_s})
-      if (rates[row(c)] != rates[before + c]) return none;
+      if (rates[kind_row(c)] != rates[before + c]) return none;
     const std::size_t slot = c * slices_;
     for (std::int64_t s = 1; s < in_.slices[c]; ++s)
       if (in_.bytes[slot + static_cast<std::size_t>(s)] != in_.bytes[slot]) return none;
@@ -121,7 +122,7 @@ bool Merged::all_free(std::int64_t begin_ps, std::int64_t tick, const Part& part
     const Link& each = links_[unit_ * links_of_unit_ + l];
     if (each.free_ps > begin_ps || each.free_tick > tick) return false;
   }
-  return std::all_of(part.chains.begin(), part.chains.end(), [&](std::size_t c) { return in_.ready_ps[row(c)] <= begin_ps; });
+  return std::all_of(part.chains.begin(), part.chains.end(), [&](std::size_t c) { return in_.ready_ps[kind_row(c)] <= begin_ps; });
 }
 
 // Passes on what can be of the next stretch; false where that is nothing yet. bound: before which batch no chain without a message comes.
@@ -178,7 +179,7 @@ bool Merged::pass(std::int64_t bound, const Part& part, const std::vector<std::i
 
 void Merged::pass_chain(std::size_t chain, const Passing& each, const Seen& later, Tape& sent) {
   Chain& c = state_[row(chain)];
-  const std::size_t r = row(chain);
+  const std::size_t r = kind_row(chain);
   const Busy& time = busy(chain);
   const Seen last = each.count == 1 ? each.in_hand : inbox_[chain].peek(each.count - 2);
   sent.push(each.in_hand + later);

@@ -160,7 +160,12 @@ class Merged {
   [[nodiscard]] std::int64_t through(std::int32_t link, std::int64_t start_ps, std::int64_t busy_ps, std::int64_t bytes, std::int64_t bytes_per_s) const;
   [[nodiscard]] std::int64_t bytes_of(std::size_t chain) const;
   [[nodiscard]] std::int64_t op_of(std::size_t chain) const;
+  void at_unit(std::size_t unit) {
+    unit_ = unit;
+    kind_row_ = static_cast<std::size_t>(in_.kind_row(static_cast<std::int64_t>(unit)));
+  }
   [[nodiscard]] std::size_t row(std::size_t chain) const { return unit_ * chains_ + chain; }
+  [[nodiscard]] std::size_t kind_row(std::size_t chain) const { return kind_row_ + chain; }  // in columns that are told by kind of unit
   [[nodiscard]] std::size_t slot(std::size_t chain) const {
     return chain * slices_ + static_cast<std::size_t>(state_[row(chain)].slice);
   }
@@ -184,9 +189,9 @@ class Merged {
   const RingsInput& in_;
   RingsOutput& out_;
   Changes changes_;
-  std::size_t chains_, slices_, links_of_unit_ = 0, unit_ = 0;
+  std::size_t chains_, slices_, links_of_unit_ = 0, unit_ = 0, kind_row_ = 0;
   std::int64_t ops_per_group_ = 1;
-  std::vector<std::vector<Part>> kinds_;  // of units
+  std::vector<std::vector<Part>> kinds_;  // of units, by the chains that meet
   std::vector<std::size_t> kind_of_;      // per unit
   std::vector<Chain> state_;              // [units][chains]
   std::vector<Link> links_;               // [units][links of a unit]

@@ -3,6 +3,7 @@
 #include "rings.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <new>
 #include <numeric>
 #include <utility>
@@ -31,19 +32,24 @@ bool good(const RingsInput& in) {
   if (most > 1 && (in.stations > 1 || in.begin_ps.empty())) return false;
   if (in.timetable && !in.backward.empty()) return false;
   if (in.n_sizes != 1 && in.n_sizes != in.units * in.stations) return false;
-  const auto rows = static_cast<std::size_t>(in.units * in.chains * in.stations);
+  const auto each = static_cast<std::size_t>(in.chains * in.stations), kinds = in.memory.size() / each;
   const auto slots = static_cast<std::size_t>(in.chains * most);
   if (!time(in.nominal_bytes)) return false;
   if (in.bytes.size() != slots * static_cast<std::size_t>(in.depth * in.n_sizes) || in.group.size() != slots) return false;
+  const std::size_t rows = kinds * each, of_all = static_cast<std::size_t>(in.units) * each;
+  if (in.kind_of.size() != static_cast<std::size_t>(in.units) || !all(in.kind_of, [&](std::int32_t kind) { return kind >= 0 && static_cast<std::size_t>(kind) < kinds; })) return false;
   for (const auto& ids : {in.memory, in.link_a, in.link_b})
-    if (ids.size() != rows || !all(ids, [&](std::int32_t id) { return id >= 0 && id < 3 * static_cast<std::int64_t>(rows); })) return false;
+    if (ids.size() != rows || !all(ids, [&](std::int32_t id) { return id >= 0 && id < 3 * static_cast<std::int64_t>(of_all); })) return false;
   for (const auto& rates : {in.memory_bytes_per_s, in.a_bytes_per_s, in.b_bytes_per_s})
     if (rates.size() != rows || !all(rates, positive)) return false;
-  for (const auto& times : {in.latency_ps, in.late_ps, in.ready_ps, in.memory_free_ps, in.row})
+  for (const auto& times : {in.latency_ps, in.late_ps, in.ready_ps, in.memory_free_ps})
     if (times.size() != rows || !all(times, time)) return false;
+  if (in.row.size() != each || in.row_step.size() != each || in.units >= std::int64_t{1} << 30) return false;
+  for (std::size_t i = 0; i < each; ++i)
+    if (std::abs(in.row_step[i]) >= std::int64_t{1} << 30 || !time(in.row[i]) || !time(in.place(in.units - 1, i))) return false;
   if (!Changes::good(in.changes, static_cast<std::size_t>(std::max<std::int64_t>(in.all_links, 0)))) return false;
   for (const auto& ids : {in.all_a, in.all_b})
-    if (!in.changes.link.empty() && (ids.size() != rows || !all(ids, [&](std::int32_t id) { return id >= 0 && id < in.all_links; }))) return false;
+    if (!in.changes.link.empty() && (ids.size() != of_all || !all(ids, [&](std::int32_t id) { return id >= 0 && id < in.all_links; }))) return false;
   const std::size_t begins = slots * static_cast<std::size_t>(in.units);
   if (!in.begin_ps.empty() && (in.begin_ps.size() != begins || !all(in.begin_ps, time) || !all(in.begin_batch, time))) return false;
   return in.begin_batch.size() == in.begin_ps.size() && in.ticks.size() == rows && all(in.bytes, [&](std::int64_t b) { return time(2 * b) && b >= 0; });
@@ -131,8 +137,34 @@ RingsStatus circles(const RingsInput& in, RingsOutput& out, bool together) {
 
 }  // namespace
 
+std::int64_t RingsInput::places() const {
+  std::int64_t most = 0;
+  for (std::size_t i = 0; i < row.size(); ++i) most = std::max({most, place(0, i), place(units - 1, i)});
+  return most + 1;
+}
+
+bool RingsInput::same_links(std::int64_t unit, std::int64_t other) const {
+  const std::int64_t a = kind_row(unit), b = kind_row(other);
+  if (a == b) return true;
+  const auto same = [&](const auto& column) { return std::equal(column.begin() + a, column.begin() + a + rows_of_unit(), column.begin() + b); };
+  for (const auto& ids : {memory, link_a, link_b})
+    if (!same(ids)) return false;
+  for (const auto& column : {memory_bytes_per_s, a_bytes_per_s, b_bytes_per_s, latency_ps, ready_ps})
+    if (!same(column)) return false;
+  return same(ticks);
+}
+
+bool RingsInput::changing(std::int64_t unit) const {
+  if (changes.link.empty()) return false;
+  const auto on = [&](const auto& ids) {
+    return std::any_of(ids.begin() + unit * rows_of_unit(), ids.begin() + (unit + 1) * rows_of_unit(),
+                       [&](std::int32_t id) { return std::ranges::binary_search(changes.link, id); });
+  };
+  return on(all_a) || on(all_b);
+}
+
 RingsStatus simulate_rings(const RingsInput& in, RingsOutput& out) noexcept try {
-  if (!good(in) || out.finish_ps.size() != in.row.size()) return RingsStatus::bad_input;
+  if (!good(in) || out.finish_ps.size() != static_cast<std::size_t>(in.units * in.rows_of_unit())) return RingsStatus::bad_input;
   if (in.followed) return followed_rings(in, out);
   if (in.own_time) return own_time_rings(in, out);
   if (in.swept) return swept_rings(in, out);

@@ -37,7 +37,9 @@
 
 namespace ccl_lab::sim {
 
-// Rows of stations are numbered (unit * chains + chain) * stations + station; (unit, station) is a position on the chain's ring.
+// Rows of stations are numbered (unit * chains + chain) * stations + station; (unit, station) is a position on the chain's ring. Most units
+// are alike, so that what does not change about stations is told by kind of unit: where columns are [kinds], theirs is row
+// (kind * chains + chain) * stations + station.
 struct RingsInput {
   std::int64_t units = 0, chains = 0, stations = 0;
   std::int64_t depth = 1;     // messages that a station has under way before it waits for the first
@@ -60,18 +62,30 @@ struct RingsInput {
   std::span<const std::int64_t> slices;   // [chains] how often the steps are repeated; 1 where stations > 1
   std::span<const std::int64_t> bytes;    // [chains][most slices][depth][n_sizes] of a message that is at position p after step s: p - 1 - s
   std::span<const std::int64_t> group;    // [chains][most slices] place of the slice in the order of ops
-  // Links of a station, numbered within its unit: its memory, and the two that its transfers use.
+  std::span<const std::int32_t> kind_of;  // [units]
+  // [kinds] Links of a station, numbered within its unit: its memory, and the two that its transfers use.
   std::span<const std::int32_t> memory, link_a, link_b;
   std::span<const std::int64_t> memory_bytes_per_s, a_bytes_per_s, b_bytes_per_s, latency_ps;
   std::span<const std::uint8_t> ticks;    // whether a byte takes a tick of nominal time on this path
   std::span<const std::int64_t> late_ps, ready_ps;  // when the station's rank, and the one it writes to, enter
-  std::span<const std::int64_t> row;      // place of the station in the order of ops of a group
   std::span<const std::int64_t> memory_free_ps;     // when its memory is free at first
+  std::span<const std::int64_t> row, row_step;      // [chains][stations] places in the order of ops of a group: of unit 0, and from unit to unit
   std::span<const std::int64_t> begin_ps, begin_batch;  // [units][chains][most slices] when a slice may begin; empty: at once
   // Where rates change: the links of a station as `changes` numbers them, below `all_links`. Empty where nothing changes.
   std::span<const std::int32_t> all_a, all_b;
   std::int64_t all_links = 0;
   ChangeColumns changes = {};
+
+  [[nodiscard]] std::int64_t rows_of_unit() const { return chains * stations; }
+  // Where columns that are told by kind begin for a unit.
+  [[nodiscard]] std::int64_t kind_row(std::int64_t unit) const { return kind_of[static_cast<std::size_t>(unit)] * rows_of_unit(); }
+  [[nodiscard]] std::int64_t place(std::int64_t unit, std::size_t station) const { return row[station] + unit * row_step[station]; }
+  // Places of a group: all stations of all units have one below.
+  [[nodiscard]] std::int64_t places() const;
+  // Whether two units have the same links, that take as long, and the ranks that they write to enter when theirs do.
+  [[nodiscard]] bool same_links(std::int64_t unit, std::int64_t other) const;
+  // Whether a rate that a unit depends on changes in time.
+  [[nodiscard]] bool changing(std::int64_t unit) const;
 };
 
 struct RingsOutput {

@@ -36,28 +36,17 @@ void Runs::find_alike(std::int64_t stride) {
 
 // Whether the unit that many further on has the same links, at the same times and in the same order.
 bool Runs::alike(std::int64_t unit, std::int64_t stride) const {
-  const auto each = static_cast<std::size_t>(in_.chains * in_.stations), first = static_cast<std::size_t>(unit) * each;
-  const auto apart = static_cast<std::size_t>(stride) * each;
-  const auto same = [&](const auto& column, std::size_t begin, std::size_t count) {
-    const auto at = column.begin() + static_cast<std::ptrdiff_t>(begin);
-    return std::equal(at, at + static_cast<std::ptrdiff_t>(count), at + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(stride) * count));
+  const std::int64_t other = unit + stride;
+  const auto same = [](const auto& column, std::int64_t a, std::int64_t b, std::int64_t count) {
+    return std::equal(column.begin() + a, column.begin() + a + count, column.begin() + b);
   };
-  for (const auto& ids : {in_.memory, in_.link_a, in_.link_b})
-    if (!same(ids, first, each)) return false;
-  for (const auto& column : {in_.memory_bytes_per_s, in_.a_bytes_per_s, in_.b_bytes_per_s, in_.latency_ps, in_.late_ps, in_.ready_ps,
-                             in_.memory_free_ps})
-    if (!same(column, first, each)) return false;
-  const std::size_t begins = in_.begin_ps.size() / static_cast<std::size_t>(in_.units);
+  if (!in_.same_links(unit, other) || in_.changing(unit) || in_.changing(other)) return false;
+  for (const auto& column : {in_.late_ps, in_.memory_free_ps})
+    if (!same(column, in_.kind_row(unit), in_.kind_row(other), in_.rows_of_unit())) return false;
+  const std::int64_t begins = static_cast<std::int64_t>(in_.begin_ps.size()) / in_.units;
   for (const auto& column : {in_.begin_ps, in_.begin_batch})
-    if (!same(column, static_cast<std::size_t>(unit) * begins, begins)) return false;
-  for (std::size_t i = first; i < first + each; ++i)
-    if (in_.row[i + apart] - in_.row[i] != in_.row[apart] - in_.row[0]) return false;
-  for (const auto& ids : {in_.all_a, in_.all_b}) {
-    for (std::size_t i = first; i < first + each && !ids.empty() && !in_.changes.link.empty(); ++i)
-      for (const std::int32_t id : {ids[i], ids[i + apart]})
-        if (std::binary_search(in_.changes.link.begin(), in_.changes.link.end(), id)) return false;
-  }
-  return same(in_.ticks, first, each);
+    if (!same(column, unit * begins, other * begins, begins)) return false;
+  return std::ranges::all_of(in_.row_step, [&](std::int64_t step) { return step == in_.row_step[0]; });
 }
 
 bool Runs::worth_noting(std::int64_t unit) {

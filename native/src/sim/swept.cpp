@@ -129,13 +129,14 @@ class Sweep {
     Column add, a, b;
   };
 
+  [[nodiscard]] std::size_t kind_row(std::size_t unit) const { return static_cast<std::size_t>(in_.kind_row(static_cast<std::int64_t>(unit))); }
   [[nodiscard]] bool goes_on(std::size_t c, std::size_t slice) const { return static_cast<std::int64_t>(slice) < in_.slices[c]; }
   // A chain's links.
   [[nodiscard]] std::size_t memory(const Stretch& at, std::size_t c) const { return of(in_.memory, at, c); }
   [[nodiscard]] std::size_t a(const Stretch& at, std::size_t c) const { return of(in_.link_a, at, c); }
   [[nodiscard]] std::size_t b(const Stretch& at, std::size_t c) const { return of(in_.link_b, at, c); }
   [[nodiscard]] std::size_t of(std::span<const std::int32_t> links, const Stretch& at, std::size_t c) const {
-    return static_cast<std::size_t>(links[at.begin * chains_ + c]);
+    return static_cast<std::size_t>(links[kind_row(at.begin) + c]);
   }
   // The batch after which a chain of a unit begins.
   [[nodiscard]] std::int64_t begins(std::size_t unit, std::size_t c) const {
@@ -147,7 +148,7 @@ class Sweep {
     std::vector<std::size_t> kinds(chains_);
     for (std::size_t u = 0; u < units_; ++u) {
       for (std::size_t c = 0; c < chains_; ++c) {
-        const std::size_t row = u * chains_ + c;
+        const std::size_t row = kind_row(u) + c;
         const std::array rates = {in_.memory_bytes_per_s[row], in_.a_bytes_per_s[row], in_.b_bytes_per_s[row]};
         kinds[c] = known.try_emplace(rates, known.size()).first->second;
       }
@@ -163,8 +164,8 @@ class Sweep {
   // Whether a unit has the links of the one before, and begins as it does.
   [[nodiscard]] bool same_order(std::size_t u) const {
     for (const auto& ids : {in_.memory, in_.link_a, in_.link_b})
-      for (std::size_t row = u * chains_; row < (u + 1) * chains_; ++row)
-        if (ids[row] != ids[row - chains_]) return false;
+      for (std::size_t c = 0; c < chains_; ++c)
+        if (ids[kind_row(u) + c] != ids[kind_row(u - 1) + c]) return false;
     for (std::size_t c = 0; in_.timetable && c < chains_; ++c)
       if (begins(u, c) != begins(u - 1, c)) return false;
     return true;
@@ -220,7 +221,7 @@ class Sweep {
     tables_.resize(chains_ * depth_ * kinds_.size());
     for (std::size_t c = 0; c < chains_; ++c) {
       for (std::size_t u = 0; u < units_; ++u) {
-        const std::size_t row = u * chains_ + c;
+        const std::size_t row = kind_row(u) + c;
         clock_[c][u] = left_[c][u] = static_cast<double>(in_.late_ps[row]);
         latency_[c][u] = static_cast<double>(in_.latency_ps[row]);
         free_[static_cast<std::size_t>(in_.memory[row])][u] = static_cast<double>(in_.memory_free_ps[row]);
@@ -264,7 +265,7 @@ class Sweep {
         if (!goes_on(c, slice)) continue;
         // What a unit sends first is not before the rank that it goes to has entered, and nothing after it is.
         Column& free = free_[a(each, c)];
-        for (std::size_t u = each.begin; u < each.end; ++u) free[u] = later(free[u], static_cast<double>(in_.ready_ps[u * chains_ + c]));
+        for (std::size_t u = each.begin; u < each.end; ++u) free[u] = later(free[u], static_cast<double>(in_.ready_ps[kind_row(u) + c]));
         pass(each, c, i, 0, send_);
       }
     }

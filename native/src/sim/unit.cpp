@@ -17,12 +17,12 @@ Unit::Unit(const RingsInput& in, const RingsOutput& out, bool together, std::int
   for (const auto ids : {in.memory, in.link_a, in.link_b})
     for (const std::int32_t id : ids) links_ = std::max<std::int64_t>(links_, id + 1);
   words_ = 3 * in.chains * in.stations + 5 * links_;
-  for (const std::int64_t r : in.row) ops_per_group_ = std::max(ops_per_group_, r + 1);
+  ops_per_group_ = in.places();
   states_.assign(static_cast<std::size_t>(in.units * words_), 0);
   round_.assign(static_cast<std::size_t>(in.units), 0);
   posts_.resize(in.memory.size());
   for (std::size_t r = 0; r < posts_.size(); ++r)
-    posts_[r] = {in.memory[r], in.link_a[r], in.link_b[r], in.ticks[r] != 0, in.latency_ps[r], in.ready_ps[r], in.row[r]};
+    posts_[r] = {in.memory[r], in.link_a[r], in.link_b[r], in.ticks[r] != 0, in.latency_ps[r], in.ready_ps[r]};
   busy_.resize(static_cast<std::size_t>(in.chains * in.stations));
   mail_.resize(static_cast<std::size_t>(in.chains * in.stations * in.depth));
   sent_.resize(static_cast<std::size_t>(in.chains));
@@ -35,6 +35,7 @@ void Unit::select(std::int64_t unit) {
   unit_ = unit;
   state_ = states_.data() + unit * words_;
   stations_of_unit_ = reinterpret_cast<Station*>(state_);
+  posts_of_unit_ = posts_.data() + in_.kind_row(unit);
   links_of_unit_ = reinterpret_cast<Served*>(state_ + 3 * in_.chains * in_.stations);
   watching_ = noting_ = false;
   keep_busy(unit);
@@ -42,8 +43,9 @@ void Unit::select(std::int64_t unit) {
 
 // Forgets how long messages take at stations whose rates are not those of the unit before.
 void Unit::keep_busy(std::int64_t unit) {
-  const std::size_t each = busy_.size(), now = static_cast<std::size_t>(unit) * each;
-  const std::size_t before = static_cast<std::size_t>(std::exchange(busy_unit_, unit)) * each;
+  const std::size_t each = busy_.size(), now = static_cast<std::size_t>(in_.kind_row(unit));
+  const std::size_t before = std::exchange(busy_row_, now);
+  if (now == before) return;
   for (std::size_t i = 0; i < each; ++i) {
     const auto same = [&](const auto& rates) { return rates[now + i] == rates[before + i]; };
     if (!same(in_.memory_bytes_per_s) || !same(in_.a_bytes_per_s) || !same(in_.b_bytes_per_s)) busy_[i] = {};
@@ -52,7 +54,7 @@ void Unit::keep_busy(std::int64_t unit) {
 
 Unit::At Unit::at(std::int64_t chain, std::int64_t station, std::int64_t slice, std::int64_t message) {
   const std::int64_t i = chain * in_.stations + station;
-  return {chain, station, slice, message, stations_of_unit_ + i, posts_.data() + unit_ * in_.chains * in_.stations + i};
+  return {chain, station, slice, message, stations_of_unit_ + i, posts_of_unit_ + i};
 }
 
 std::int64_t Unit::bytes_of(const At& at) const {
@@ -70,14 +72,15 @@ const Busy& Unit::busy(const At& at) {
   if (known[0].bytes == bytes) return known[0];
   std::swap(known[0], known[1]);
   if (known[0].bytes == bytes) return known[0];
-  known[0] = busy_of(in_, static_cast<std::size_t>(at.post - posts_.data()), bytes);
+  known[0] = busy_of(in_, kind_row(at), bytes);
   return known[0];
 }
 
 // Ops are numbered slice by slice, in a slice message by message, in those group by group (wait, reduce, put), row by row.
 std::int64_t Unit::op(const At& at, std::int64_t kind) const {
   const std::int64_t messages = per_slice_ + in_.depth;
-  return ((in_.group[slot(at.chain, at.slice)] * messages + at.message + in_.depth) * 3 + kind) * ops_per_group_ + at.post->row;
+  const std::int64_t place = in_.place(unit_, static_cast<std::size_t>(at.post - posts_of_unit_));
+  return ((in_.group[slot(at.chain, at.slice)] * messages + at.message + in_.depth) * 3 + kind) * ops_per_group_ + place;
 }
 
 void Unit::note_order(const Served& a, const Served& b, std::int64_t batch, std::int64_t op) {
@@ -122,8 +125,7 @@ void Unit::copy_own(const At& at) {
   Served& memory = link(at.post->memory);
   s.batch += 1;
   occupy(memory, memory, s.batch, op(at, 1));
-  const auto r = static_cast<std::size_t>(at.post - posts_.data());
-  const std::int64_t time = std::min(duration_ps(bytes_of(at), in_.memory_bytes_per_s[r]), kLatest);
+  const std::int64_t time = std::min(duration_ps(bytes_of(at), in_.memory_bytes_per_s[kind_row(at)]), kLatest);
   s.clock_ps = memory.free_ps = std::max(s.clock_ps, memory.free_ps) + time;
 }
 
@@ -215,9 +217,9 @@ void Unit::leave(const At& at, std::vector<Stream>& sent) {
     a.free_ps = start + time.a_ps;
     b.free_ps = start + time.b_ps;
   } else {
-    const auto r = static_cast<std::size_t>(&post - posts_.data());
-    a.free_ps = through(at, in_.all_a[r], start, time.a_ps, in_.a_bytes_per_s[r]);
-    b.free_ps = through(at, in_.all_b[r], start, time.b_ps, in_.b_bytes_per_s[r]);
+    const std::size_t k = kind_row(at), r = static_cast<std::size_t>(unit_ * in_.rows_of_unit() + (&post - posts_of_unit_));
+    a.free_ps = through(at, in_.all_a[r], start, time.a_ps, in_.a_bytes_per_s[k]);
+    b.free_ps = through(at, in_.all_b[r], start, time.b_ps, in_.b_bytes_per_s[k]);
   }
   s.left_ps = std::max(a.free_ps, b.free_ps);
   Message message{s.left_ps + post.latency_ps, tick_of(s.batch), s.batch};
@@ -306,9 +308,8 @@ RingsStatus Unit::begin(std::int64_t unit, std::vector<Stream>& sent) {
   for (std::int64_t c = 0; c < in_.chains; ++c) {
     for (std::int64_t i = 0; i < in_.stations; ++i) {
       const At here = at(c, i, 0, 0);
-      const auto r = static_cast<std::size_t>(here.post - posts_.data());
-      here.state->clock_ps = here.state->left_ps = in_.late_ps[r];
-      link(here.post->memory).free_ps = in_.memory_free_ps[r];
+      here.state->clock_ps = here.state->left_ps = in_.late_ps[kind_row(here)];
+      link(here.post->memory).free_ps = in_.memory_free_ps[kind_row(here)];
     }
   }
   warm_up(sent);
@@ -316,10 +317,9 @@ RingsStatus Unit::begin(std::int64_t unit, std::vector<Stream>& sent) {
 }
 
 void Unit::begin_like(std::int64_t unit, std::int64_t other) {
-  const auto each = static_cast<std::size_t>(in_.chains * in_.stations);
-  const std::int64_t rows = in_.row[static_cast<std::size_t>(unit) * each] - in_.row[static_cast<std::size_t>(other) * each];
+  const std::int64_t rows = in_.place(unit, 0) - in_.place(other, 0);
   std::int64_t* const state = std::copy_n(state_of(other), words_, state_of(unit)) - words_;
-  for (std::int64_t i = 3 * static_cast<std::int64_t>(each) + 3; i < words_; i += 5)
+  for (std::int64_t i = 3 * in_.rows_of_unit() + 3; i < words_; i += 5)
     if (state[i] >= 0) state[i] += rows;  // the op that a link has served last
 }
 

@@ -29,7 +29,7 @@ struct Station {
 struct Post {
   std::int32_t memory = 0, a = 0, b = 0;
   bool ticks = false;
-  std::int64_t latency_ps = 0, ready_ps = 0, row = 0;
+  std::int64_t latency_ps = 0, ready_ps = 0;
 };
 
 // The two sides of every maximum of some rounds, as differences.
@@ -148,6 +148,7 @@ class Unit {
   void keep_busy(std::int64_t unit);
   [[nodiscard]] const Busy& busy(const At& at);
   [[nodiscard]] std::int64_t bytes_of(const At& at) const;
+  [[nodiscard]] std::size_t kind_row(const At& at) const { return static_cast<std::size_t>(at.post - posts_.data()); }
   [[nodiscard]] std::int64_t op(const At& at, std::int64_t kind) const;
   // Between the stations of a unit; a message is read before the one `depth` after it is written.
   [[nodiscard]] Message& mail(std::int64_t chain, std::int64_t station, std::int64_t message) {
@@ -161,12 +162,13 @@ class Unit {
   std::int64_t most_slices_ = 0, per_slice_, rounds_, period_, links_ = 0, words_, ops_per_group_ = 1;
   std::vector<std::int64_t> states_;  // of all units
   std::vector<std::int64_t> round_;   // per unit: the next one
-  std::vector<Post> posts_;           // per station
+  std::vector<Post> posts_;           // per station of each kind of unit
+  Post* posts_of_unit_ = nullptr;
   struct Sizes {
     Busy last[2];
   };
   std::vector<Sizes> busy_;           // per station of a unit, of units with its rates: most have the same
-  std::int64_t busy_unit_ = 0;
+  std::size_t busy_row_ = 0;
   Changes changes_;
 
   Path* path_ = nullptr;
