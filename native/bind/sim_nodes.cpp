@@ -144,6 +144,8 @@ std::tuple<int, std::int64_t> simulate_pairs(const nb::dict& columns) {
       .late_ps = c.get<I64>("late_ps"), .tx_link = c.get<I32>("tx_link"), .rx_link = c.get<I32>("rx_link"),
       .odd_node = c.get<I32>("odd_node"), .odd_nic = c.get<I32>("odd_nic"), .few = c.number("few"), .links = c.number("links"),
       .changes = c.changes(), .copy_ps = c.get<I64>("copy_ps"), .flushes = c.number("flushes") != 0, .target = target_of(c),
+      .tiers = {.group = c.get<I32>("tier_group"), .latency_ps = c.get<I64>("tier_latency_ps"),
+                .per_rail = c.get<const std::uint8_t>("tier_per_rail")},
       .cuts = {.kind = c.get<I32>("cut_kind"), .nic = c.get<I32>("cut_nic"), .left = c.get<I32>("cut_left"), .first = c.get<I32>("cut_first"),
                .channel = c.get<I32>("cut_channel"), .size = c.get<I32>("cut_size"), .bytes = c.get<I64>("cut_bytes"),
                .near_bytes = c.get<I64>("cut_near_bytes"), .by_node = c.number("cut_by_node") != 0}};

@@ -89,7 +89,7 @@ RingsStatus circle(const RingsInput& in, RingsOutput& out, bool together, std::i
     for (Stream& each : sent) each.clear();
   }
   received = first[first_of.back()];
-  const bool watches = in.timetable && in.jumps && in.n_sizes == 1;
+  const bool watches = in.jumps && in.n_sizes == 1;
   std::int64_t look = kLook;
   bool begun = false;
   for (std::int64_t before = -1; !unit.all_done();) {
@@ -100,7 +100,7 @@ RingsStatus circle(const RingsInput& in, RingsOutput& out, bool together, std::i
       received.swap(sent);
       if (watches && unit.evaluated > look) {
         // Rings that wait for one another in a node may do so in a rhythm of their own: of three rounds, or seven.
-        if (unit.evaluated > kMostRounds) return RingsStatus::too_much;
+        if (in.timetable && unit.evaluated > kMostRounds) return RingsStatus::too_much;
         look = 2 * unit.evaluated;
         const std::int64_t rounds = rhythm(received);
         const std::int64_t both = rounds > 0 ? std::lcm(unit.period(), rounds) : 0;
