@@ -49,6 +49,9 @@ bool good(const RingsInput& in) {
   return in.begin_batch.size() == in.begin_ps.size() && in.ticks.size() == rows && all(in.bytes, [&](std::int64_t b) { return time(2 * b) && b >= 0; });
 }
 
+// Units of a rack at most.
+constexpr std::int64_t kLargestRack = 64;
+
 // Rounds evaluated until the first look at what is sent, the longest rhythm looked for, and as many rounds as take some minutes.
 constexpr std::int64_t kLook = 5000, kLongestRhythm = 1000, kMostRounds = 30'000'000;
 
@@ -89,7 +92,7 @@ RingsStatus circle(const RingsInput& in, RingsOutput& out, bool together, std::i
     for (Stream& each : sent) each.clear();
   }
   received = first[first_of.back()];
-  const bool watches = in.jumps && in.n_sizes == 1;
+  const bool watches = in.timetable && in.jumps && in.n_sizes == 1;
   std::int64_t look = kLook;
   bool begun = false;
   for (std::int64_t before = -1; !unit.all_done();) {
@@ -100,7 +103,7 @@ RingsStatus circle(const RingsInput& in, RingsOutput& out, bool together, std::i
       received.swap(sent);
       if (watches && unit.evaluated > look) {
         // Rings that wait for one another in a node may do so in a rhythm of their own: of three rounds, or seven.
-        if (in.timetable && unit.evaluated > kMostRounds) return RingsStatus::too_much;
+        if (unit.evaluated > kMostRounds) return RingsStatus::too_much;
         look = 2 * unit.evaluated;
         const std::int64_t rounds = rhythm(received);
         const std::int64_t both = rounds > 0 ? std::lcm(unit.period(), rounds) : 0;
@@ -119,9 +122,25 @@ RingsStatus circle(const RingsInput& in, RingsOutput& out, bool together, std::i
   return RingsStatus::ok;
 }
 
+// Messages have come through as many units as they are old: where the latencies of units repeat, as from rack to rack, so do their times, and
+// not before. The least number of units after which those of most are what they were.
+std::int64_t rack(const RingsInput& in) {
+  const auto each = in.chains * in.stations;
+  for (std::int64_t units = 1; units <= kLargestRack && units < in.units; ++units) {
+    std::int64_t alike = 0;
+    for (std::int64_t u = 0; u < in.units; ++u) {
+      const auto here = in.latency_ps.begin() + u * each, there = in.latency_ps.begin() + (u + units) % in.units * each;
+      alike += std::equal(here, here + each, there);
+    }
+    if (2 * alike > in.units) return units;
+  }
+  return 1;
+}
+
 // One circle after the other: each keeps the state of all units, so the one before is forgotten first.
 RingsStatus circles(const RingsInput& in, RingsOutput& out, bool together) {
-  for (std::int64_t period = 0;;) {
+  const std::int64_t units = in.jumps && in.n_sizes == 1 ? rack(in) : 1;
+  for (std::int64_t period = units > 1 ? units * in.stations * in.depth : 0;;) {
     std::int64_t longer = 0;
     const RingsStatus status = circle(in, out, together, period, longer);
     if (longer == 0) return status;
