@@ -2,7 +2,8 @@
 
 Is not: a test of the times simulated (tests/sim holds them to the picosecond). Each case is a process of its own, from its start on; a
 redraw is the second simulation of a process, with another NIC at fault. `algorithms` has every algorithm of the planner that fits nodes
-of 8 ranks, once each: what it takes among 131,072 ranks, or why it is not timed there.
+of 8 ranks, once each: what it takes among 131,072 ranks, or why it is not timed there; `on_switches` the same among 116,736 ranks, no power
+of two, on the network of NCCLX, whose switches add latencies.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ PEERS = {
     "SimAI-Analytical": {"wall_s": 0.05, "why": "no schedule and no latency term"},
 }
 
-_H100 = "h100:nodes=16384"
+_H100, _NCCLX = "h100:nodes=16384", "ncclx_100k"
 _TEN = [f"nic:node={node},nic={nic}" for node, nic in ((7, 2), (9, 3), (77, 0), (500, 7), (501, 1), (4000, 5), (8191, 6), (9000, 2),
                                                           (12345, 4), (16383, 0))]  # fmt: skip
 _FLAT = "cluster:nodes={n},gpus_per_node=1,nics_per_node=1,nic_gbits_per_s=400"
@@ -112,15 +113,15 @@ def _one(case: dict[str, Any]) -> dict[str, float]:
     return json.loads(done.stdout)
 
 
-def every_algorithm() -> dict[str, dict[str, Any]]:
-    """Every algorithm that fits, whole and with a NIC gone: CPU seconds of one call, peak memory, and what was found, or why not."""
+def every_algorithm(topology: str) -> dict[str, dict[str, Any]]:
+    """Every algorithm that fits, on that topology whole and with a NIC gone: CPU seconds of one call, peak memory, and what was found, or why not."""
     found: dict[str, dict[str, Any]] = {}
     for collective, known in ALGORITHMS.items():
         for name, algorithm in known.items():
             if collective == "all_to_allv" or algorithm.misfit is unshared:
                 continue
             for faults in ([], _TEN[:1]):
-                case = {"what": collective, "topology": _H100, "algorithm": name, "faults": faults, "result": "summary"}
+                case = {"what": collective, "topology": topology, "algorithm": name, "faults": faults, "result": "summary"}
                 row = _one({**case, "nbytes": "1GiB"})
                 found[f"{collective}, {name}{', a NIC gone' if faults else ''}, 1GiB"] = {
                     key: row[key] for key in ("call_cpu_s", "peak_rss_bytes", "evaluated", "time_us", "refused") if key in row}
@@ -140,6 +141,6 @@ def run() -> dict[str, Any]:
     return {
         "summary": f"hierarchical on 131,072 ranks: {large['call_cpu_s']['p50']:.2f} CPU-s, {large['peak_rss_bytes'] / 1e6:.0f} MB; "
                    f"flat ring on 4,096, imports done: {180 / flat:,.0f} times less CPU than 180 s",
-        "bytes": "1GiB", "iterations": ITERATIONS, "cases": cases, "algorithms": every_algorithm(), "peers": PEERS,
+        "bytes": "1GiB", "iterations": ITERATIONS, "cases": cases, "algorithms": every_algorithm(_H100), "on_switches": every_algorithm(_NCCLX), "peers": PEERS,
         "peers_source": "runs of those simulators with 2 cores on a machine of the same kind, not in this run",
     }  # fmt: skip

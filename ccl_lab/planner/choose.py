@@ -131,12 +131,12 @@ def _pairs_fit(topology: Topology, pairs: Pairs) -> bool:
     if topology.n_nodes == 1:
         return True
     if pairs.cuts:
-        return not topology.tiers_add_latency
+        return True
     ranks, nics = topology.gpus_per_node, topology.nics_per_node
     lame = np.count_nonzero(np.any(topology.nic_bytes_per_s.reshape(topology.n_nodes, nics) == 0, axis=1)) if nics else 0
     few = lame == 0 or (lame <= MOST_ODD and topology.n_ranks**2 * max(nics // max(ranks, 1), 1) <= MOST_TURNS)
     even = bool(np.all(topology.ranks_per_node == ranks)) and nics > 0 and (ranks % nics == 0 or nics % ranks == 0)
-    return few and even and not topology.tiers_add_latency
+    return few and even
 
 
 def _in_step(problem: Problem) -> bool:

@@ -59,6 +59,14 @@ def no_tiers(topology: Topology) -> None:
         raise Inapplicable("switches between nodes add latencies of their own")
 
 
+def tier_columns(topology: Topology) -> dict[str, npt.NDArray[Any]]:
+    """Columns of native/src/sim/pair_tiers.hpp, by node; empty where switches add nothing."""
+    tiers = topology.network.tiers if topology.network is not None and topology.tiers_add_latency and topology.n_nodes > 1 else ()
+    return {"tier_group": np.array([tier.group_of for tier in tiers], np.int32).ravel(),
+            "tier_latency_ps": np.array([tier.latency_ps for tier in tiers], np.int64),
+            "tier_per_rail": np.array([tier.per_rail for tier in tiers], np.uint8)}  # fmt: skip
+
+
 def no_changes_inside(changes: Changes, topology: Topology) -> None:
     """Raises Inapplicable where rates of anything but NICs change in time."""
     if changes and (changes.link < 3 * topology.n_ranks).any():

@@ -291,7 +291,7 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
         raise Inapplicable("rings in both directions are timed without it where all messages are alike")
     several = _several(units, turn, loops) if jumps and not rows.backward.any() else turn
     inputs, key = told(several), None
-    if known is not None and turn < units and all((link < 0).all() for link in where):  # others are hardly ever met twice
+    if known is not None and all((link < 0).all() for link in where):
         own = [inputs[name] for name in ("kind_of", *_BY_KIND, "begin_ps", "begin_batch")]
         key = (turn, hashlib.sha256(b"".join(column.tobytes() for column in (*own, sizes))).digest())
     if known is not None and key in known:

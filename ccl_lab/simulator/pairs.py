@@ -20,7 +20,7 @@ from ..errors import Inapplicable
 from ..ir import Pairs
 from ..topo import Topology
 from .changes import NONE, Changes
-from .columns import busy_ps, check, no_changes_inside, no_tiers, period, too_long
+from .columns import busy_ps, check, no_changes_inside, period, tier_columns, too_long
 
 I64 = npt.NDArray[np.int64]
 
@@ -42,8 +42,7 @@ def pair_finish(pairs: Pairs, topology: Topology, count: int, itemsize: int, lat
     how many kinds of nodes there are.
 
     Blocks of `count` elements; merge: False evaluates every node, target: code for one of _core.vector_targets(), few: as _FEW, for tests.
-    Raises Inapplicable where switches add latency, where too many puts are different, or too many nodes lost NICs; UsageError after 13
-    days. Cost: 0.3 ns a put between nodes of which most are alike, 1.5 ns between others, with AVX-512; around lost NICs some 10 ns.
+    Raises Inapplicable where too many puts are different, or too many nodes lost NICs; UsageError after 13 days. Cost: 0.3 ns a put between nodes of which most are alike, 1.5 ns between others, with AVX-512; around lost NICs some 10 ns.
     """
     grid, links = pairs.grid, topology.links
     (nodes, group), m = grid.shape, topology.nics_per_node if topology.n_nodes > 1 else 0
@@ -59,7 +58,9 @@ def pair_finish(pairs: Pairs, topology: Topology, count: int, itemsize: int, lat
     no_changes_inside(changes, topology)
     where = [np.where(np.isin(link, changes.link), link, -1) for link in (tx, rx)] if changes else []
     kind = [cut.columns["cut_kind"]] if pairs.cuts else []
-    units = period([*columns.values(), local, *where, *kind]) if merge and not len(odd.node) else nodes
+    tiers = tier_columns(topology)
+    alike = merge and not len(odd.node) and not len(tiers["tier_latency_ps"])
+    units = period([*columns.values(), local, *where, *kind]) if alike else nodes
     _few(nodes, units, group, pairs.channels)
     if pairs.copies and pairs.channels > 1 and len(odd.node) and pairs.channels * grid.size**2 > _MOST_ORDERED:
         raise Inapplicable("channels of a rank copy in one memory, each rank around lost NICs in an order of its own, and at most "
@@ -75,7 +76,7 @@ def pair_finish(pairs: Pairs, topology: Topology, count: int, itemsize: int, lat
         "nodes": nodes, "units": units, "group": group, "nics": m, "channels": pairs.channels, "alpha_ps": alpha_ps,
         "nic": nic, "odd_node": odd.node, "odd_nic": odd.nic, "few": few, "bytes": sizes, "arrived_ps": arrived, "left_ps": left,
         "places": places, "copy_ps": copy, "flushes": pairs.flushes, "links": len(links), "target": target,
-        **cut.columns, "cut_by_node": pairs.cuts is not None and pairs.cuts.by_node,
+        **tiers, **cut.columns, "cut_by_node": pairs.cuts is not None and pairs.cuts.by_node,
         **{name: np.ascontiguousarray(column[:units].T, np.int64).ravel() for name, column in columns.items()},
         **{name: np.ascontiguousarray(link[:units if changes else 0].T, np.int32).ravel()
            for name, link in (("tx_link", tx), ("rx_link", rx))},
@@ -121,7 +122,6 @@ def _nics(pairs: Pairs, topology: Topology) -> tuple[npt.NDArray[np.int32], _Odd
     _in_order(pairs)
     if topology.n_nodes == 1:
         return _NONE, _NO_ODD
-    no_tiers(topology)
     nic = topology.nic_of(grid[:, None, :], np.arange(pairs.channels)[None, :, None]).reshape(len(grid), -1)
     kinds, kind_of, n = np.unique(nic, axis=0, return_inverse=True, return_counts=True)
     odd = np.flatnonzero(kind_of.ravel() != n.argmax())
@@ -145,7 +145,6 @@ def _cut(pairs: Pairs, topology: Topology, count: int, itemsize: int) -> _Cut:
         none = dict.fromkeys(("kind", "nic", "left", "first", "channel", "size"), _NONE) | dict.fromkeys(("bytes", "near_bytes"), _NO_BYTES)
         return _Cut({f"cut_{name}": column for name, column in none.items()}, _NONE, none["bytes"])
     _in_order(pairs)
-    no_tiers(topology)
     channels, kind = len(cuts.whole), np.zeros(nodes, np.int32)
     kind[cuts.nodes] = 1
     looked_at = np.append(np.argmin(kind), cuts.nodes)  # the first that lost nothing, if there is one, stands for all such

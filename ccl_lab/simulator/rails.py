@@ -20,7 +20,7 @@ from ..errors import Inapplicable
 from ..ir import Rails
 from ..topo import INSTANT, Topology
 from .changes import NONE, Changes
-from .columns import busy_ps, no_changes_inside, no_tiers, period, too_long
+from .columns import busy_ps, no_changes_inside, period, tier_columns, too_long
 
 I64 = npt.NDArray[np.int64]
 
@@ -34,12 +34,11 @@ def rail_finish(rails: Rails, topology: Topology, count: int, itemsize: int, lat
     """When each rank ends, i64[n_ranks], and counts: nodes that were evaluated, classes of nodes that are alike inside, puts between nodes.
 
     Blocks of `count` elements; merge: False evaluates every node, target: code for one of _core.vector_targets(), for tests. Raises
-    Inapplicable where switches add latency or too many puts are different; UsageError after 13 days. Cost: 0.5 ns a put between nodes of
+    Inapplicable where too many puts are different; UsageError after 13 days. Cost: 0.5 ns a put between nodes of
     which most are alike, 1 ns between others; 2 ns a put inside those that are not alike.
     """
     grid, links = rails.grid, topology.links
     (nodes, group), m, first = grid.shape, topology.nics_per_node, 3 * topology.n_ranks
-    no_tiers(topology)
     ids = [first + (side * nodes + np.arange(nodes)[:, None]) * m + np.arange(m) for side in (0, 1)]
     outside = {f"{name}_{what}": getattr(links, what)[each] for name, each in zip(("tx", "rx"), ids, strict=True)
                for what in ("bytes_per_s", "latency_ps")}  # fmt: skip
@@ -50,7 +49,9 @@ def rail_finish(rails: Rails, topology: Topology, count: int, itemsize: int, lat
     _apart(nics, m)
     no_changes_inside(changes, topology)
     where = [np.where(np.isin(each, changes.link), each, -1) for each in ids] if changes else []
-    units = period([*outside.values(), *near.values(), *nics, local, *where]) if merge else nodes
+    tiers = tier_columns(topology)
+    alike = merge and not len(tiers["tier_latency_ps"])
+    units = period([*outside.values(), *near.values(), *nics, local, *where]) if alike else nodes
     classes, class_of = _classes([each[:units] for each in near.values()])
     puts = (nodes - 1) * units * int((rails.blocks >= 0).sum()) * rails.channels
     inside = nodes * len(classes) * group * (group - 1) * rails.channels**2
@@ -77,7 +78,7 @@ def rail_finish(rails: Rails, topology: Topology, count: int, itemsize: int, lat
         arrived, left, seen, near_left = (each.reshape(len(lanes), group, -1).transpose(0, 2, 1) for each in out.values())
         return [np.maximum(arrived, seen[:, class_of]), np.maximum(left, near_left[:, class_of])]
 
-    changing = {**{name: np.ascontiguousarray(each[:units if changes else 0].T, np.int32).ravel()
+    changing = {**tiers, **{name: np.ascontiguousarray(each[:units if changes else 0].T, np.int32).ravel()
                    for name, each in zip(("tx_link", "rx_link"), ids, strict=True)}, **changes.columns()}  # fmt: skip
     parts = [[channel] for channel in channels] if apart else [list(channels)]
     found = [timed(part, sizes, outside, near, late_ps[grid], alpha_ps=alpha_ps, hop_ps=0, **changing) for part in parts]

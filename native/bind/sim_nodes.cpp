@@ -54,6 +54,11 @@ std::tuple<int, std::int64_t, std::int64_t, std::int64_t> simulate_trees(const n
   return {static_cast<int>(status), out.kinds, out.evaluated, out.crossed};
 }
 
+ccl_lab::sim::PairTiersInput tiers_of(const ccl_lab::bind::Columns& c) {
+  return {.group = c.get<const std::int32_t>("tier_group"), .latency_ps = c.get<const std::int64_t>("tier_latency_ps"),
+          .per_rail = c.get<const std::uint8_t>("tier_per_rail")};
+}
+
 ccl_lab::sim::Target target_of(const ccl_lab::bind::Columns& c) { return static_cast<ccl_lab::sim::Target>(c.number("target")); }
 
 int simulate_paired(const nb::dict& columns) {
@@ -123,7 +128,7 @@ int simulate_rails(const nb::dict& columns) {
       .near_rx_bytes_per_s = c.get<I64>("near_rx_bytes_per_s"), .near_rx_latency_ps = c.get<I64>("near_rx_latency_ps"),
       .near_late_ps = c.get<I64>("near_late_ps"), .class_of = c.get<I32>("class_of"), .late_ps = c.get<I64>("late_ps"),
       .tx_link = c.get<I32>("tx_link"), .rx_link = c.get<I32>("rx_link"), .links = c.number("links"), .changes = c.changes(),
-      .target = target_of(c)};
+      .tiers = tiers_of(c), .target = target_of(c)};
   ccl_lab::sim::RailsOutput out{.arrived_ps = c.get<std::int64_t>("arrived_ps"), .left_ps = c.get<std::int64_t>("left_ps"),
                                 .seen_ps = c.get<std::int64_t>("seen_ps"), .near_left_ps = c.get<std::int64_t>("near_left_ps")};
   const ccl_lab::Unlocked unlocked;
@@ -144,6 +149,7 @@ std::tuple<int, std::int64_t> simulate_pairs(const nb::dict& columns) {
       .late_ps = c.get<I64>("late_ps"), .tx_link = c.get<I32>("tx_link"), .rx_link = c.get<I32>("rx_link"),
       .odd_node = c.get<I32>("odd_node"), .odd_nic = c.get<I32>("odd_nic"), .few = c.number("few"), .links = c.number("links"),
       .changes = c.changes(), .copy_ps = c.get<I64>("copy_ps"), .flushes = c.number("flushes") != 0, .target = target_of(c),
+      .tiers = tiers_of(c),
       .cuts = {.kind = c.get<I32>("cut_kind"), .nic = c.get<I32>("cut_nic"), .left = c.get<I32>("cut_left"), .first = c.get<I32>("cut_first"),
                .channel = c.get<I32>("cut_channel"), .size = c.get<I32>("cut_size"), .bytes = c.get<I64>("cut_bytes"),
                .near_bytes = c.get<I64>("cut_near_bytes"), .by_node = c.number("cut_by_node") != 0}};

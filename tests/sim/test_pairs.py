@@ -144,9 +144,6 @@ def test_a_slower_nic_among_131072_ranks() -> None:
 
 
 def test_what_pairs_cannot_say_is_refused() -> None:
-    tiers = Topology.preset("llama3_24k", 2048)
-    with pytest.raises(Inapplicable, match="switches between nodes add latencies"):
-        summarize(outline("all_gather", tiers, "1GiB", algorithm="direct"), tiers)
     topology = Topology.preset("h100", 4096)
     whole = outline("all_gather", topology, "1GiB", algorithm="direct")
     assert whole.pairs is not None

@@ -170,12 +170,6 @@ def test_131072_ranks_on_two_channels() -> None:
     assert how["as"] == "rails" and (after >= times).all() and 1.9 < after.max() / times.max() < 2.1
 
 
-def test_what_rails_cannot_say_is_refused() -> None:
-    tiers = Topology.preset("llama3_24k", 2048)
-    with pytest.raises(Inapplicable, match="hierarchical all_to_all .* switches between nodes add latencies"):
-        summarize(outline(NAME[0], tiers, "1GiB", algorithm=NAME[1]), tiers)
-
-
 @pytest.mark.parametrize(("collective", "whole", "gone"), [
     ("all_to_all", "direct", "direct"), ("all_gather", "recursive_doubling", "recursive_doubling"),
     ("reduce_scatter", "recursive_halving", "recursive_halving")])  # fmt: skip

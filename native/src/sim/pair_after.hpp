@@ -11,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include "order.hpp"
 #include "pair_copies.hpp"
 #include "pair_orders.hpp"
 #include "pair_puts.hpp"
@@ -29,6 +30,29 @@ struct PairPut {
 inline PairTurns dealer(const PairsInput& in) {
   return PairTurns({static_cast<std::size_t>(in.nodes), static_cast<std::size_t>(in.group), static_cast<std::size_t>(in.channels),
                     static_cast<std::size_t>(in.nics), in.nic, in.odd_node, in.odd_nic, static_cast<std::size_t>(in.few)});
+}
+
+// The puts of a node to another one into `puts`, in the order of service. Returns whether each NIC has as many of them as turns, so that none is left
+// over; else they stay as they are written.
+inline bool deal_block(const PairsInput& in, std::vector<PairPut>& puts) {
+  const auto group = static_cast<std::size_t>(in.group), nics = static_cast<std::size_t>(in.nics);
+  Turns turns(2 * nics);
+  std::vector<std::int64_t> used(2 * nics, 0);
+  std::int64_t most = 0;
+  for (std::size_t k = 0; k < group; ++k) {
+    for (std::size_t from = 0; from < static_cast<std::size_t>(in.channels) * group; ++from) {
+      const std::size_t channel = from / group, to = channel * group + (from % group + k) % group;
+      const auto a = static_cast<std::size_t>(in.nic[from]), b = static_cast<std::size_t>(in.nic[to]);
+      const std::int64_t turn = turns.next(static_cast<std::int32_t>(a), static_cast<std::int32_t>(nics + b));
+      puts.push_back({from, to, a, b, channel, from % group, to % group, turn});
+      ++used[a];
+      ++used[nics + b];
+      most = std::max(most, turn + 1);
+    }
+  }
+  if (!in.odd_node.empty() || std::ranges::any_of(used, [&](std::int64_t n) { return n != 0 && n != most; })) return false;
+  std::ranges::stable_sort(puts, {}, &PairPut::turn);
+  return true;
 }
 
 class PairAfter {

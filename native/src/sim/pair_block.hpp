@@ -20,11 +20,12 @@ class OddBlock {
  public:
   void add(const Rows& at) {
     puts_.push_back({written(at.a, false), written(at.b, true), written(at.left, false), written(at.arrived, true), read(at.time_a, false), read(at.time_b, true),
-                     read(at.latency_a, false), read(at.latency_b, true), read(at.late_from, false), read(at.late_to, true)});
+                     read(at.latency_a, false), read(at.latency_b, true), read(at.late_from, false), read(at.late_to, true), at.same_nic});
   }
 
   // Of unit u to unit v. numbers: room for them.
-  void operator()(std::size_t u, std::size_t v, std::vector<std::int64_t>& numbers) const {
+  void operator()(std::size_t u, std::size_t v, const PairTiers& tiers, std::vector<std::int64_t>& numbers) const {
+    const std::int64_t adds[] = {tiers.of(u, v, false), tiers.of(u, v, true)};
     numbers.resize(std::max(numbers.size(), written_.size() + read_.size()));
     std::int64_t *const is = numbers.data(), *const given = is + written_.size();
     for (std::size_t i = 0; i < written_.size(); ++i) is[i] = written_[i].row[written_[i].receiver ? v : u];
@@ -35,7 +36,7 @@ class OddBlock {
       is[p.a] = a;
       is[p.b] = b;
       is[p.left] = std::max(is[p.left], leaves);
-      is[p.arrived] = std::max(is[p.arrived], leaves + given[p.latency_a] + given[p.latency_b]);
+      is[p.arrived] = std::max(is[p.arrived], leaves + given[p.latency_a] + given[p.latency_b] + adds[p.same_nic]);
     }
     for (std::size_t i = 0; i < written_.size(); ++i) written_[i].row[written_[i].receiver ? v : u] = is[i];
   }
@@ -48,6 +49,7 @@ class OddBlock {
   };
   struct Put {
     std::uint32_t a, b, left, arrived, time_a, time_b, latency_a, latency_b, late_from, late_to;
+    bool same_nic;
   };
 
   template <class Number>

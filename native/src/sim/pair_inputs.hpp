@@ -30,6 +30,7 @@ inline bool good(const PairsInput& in, const PairsOutput& out) {
   if (!Changes::good(in.changes, static_cast<std::size_t>(std::max<std::int64_t>(in.links, 0)))) return false;
   for (const auto& ids : {in.tx_link, in.rx_link})
     if (ids.size() != (in.changes.link.empty() ? 0 : nics) || !all(ids, [&](std::int32_t v) { return v >= 0 && v < in.links; })) return false;
+  if (!PairTiers::good(in.tiers, in.nodes) || (!in.tiers.latency_ps.empty() && (!crosses || in.units != in.nodes))) return false;
   if (!in.cuts.kind.empty() && (!crosses || odd > 0 || in.cuts.bytes.size() < in.bytes.size())) return false;
   if (!in.cuts.kind.empty() && in.channels > 1 && (!in.copy_ps.empty() || !out.places.empty())) return false;  // lanes in no order of their own
   if (!PairCuts::good(in.cuts, in.units, in.group, in.nics, in.channels)) return false;

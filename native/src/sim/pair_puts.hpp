@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <span>
 
+#include "pair_tiers.hpp"
 #include "vectors.hpp"
 
 namespace ccl_lab::sim {
@@ -18,6 +19,7 @@ struct Rows {
   std::int64_t *a, *b, *left, *arrived;
   const std::int64_t *time_a, *time_b, *latency_a, *latency_b, *late_from, *late_to;
   const std::int64_t *copy_from, *copy_to, *longer_from, *longer_to;  // what a copy takes, and a longer one more
+  bool same_nic;  // whether both NICs have one number
 };
 
 // How many copies there are, at both ends, from those on that wait for a put, and how many of these are longer.
@@ -40,15 +42,17 @@ template <Copies kCopies>
   return after.to * rows.copy_to[v] + (kCopies == Copies::some_longer ? after.longer_to * rows.longer_to[v] : 0);
 }
 
-// What a put does to `count` units from u on, which put to those from v on.
-template <Copies kCopies>
-[[gnu::always_inline]] inline void put(const Rows& rows, const After& after, std::size_t u, std::size_t v, std::size_t count) {
+// What a put does to `count` units from u on, which put to those from v on. adds: what switches do to their latencies.
+template <Copies kCopies, bool kAdds = false>
+[[gnu::always_inline]] inline void put(const Rows& rows, const After& after, std::size_t u, std::size_t v, std::size_t count,
+                                       const std::int64_t* adds = nullptr) {
 #pragma GCC ivdep
   for (std::size_t w = 0; w < count; ++w) {
     const std::int64_t start = std::max(std::max(rows.late_from[u + w], rows.late_to[v + w]), std::max(rows.a[u + w], rows.b[v + w]));
     rows.a[u + w] = start + rows.time_a[u + w];
     rows.b[v + w] = start + rows.time_b[v + w];
-    const std::int64_t leaves = std::max(rows.a[u + w], rows.b[v + w]), arrives = leaves + rows.latency_a[u + w] + rows.latency_b[v + w];
+    const std::int64_t leaves = std::max(rows.a[u + w], rows.b[v + w]);
+    const std::int64_t arrives = leaves + rows.latency_a[u + w] + rows.latency_b[v + w] + (kAdds ? adds[w] : 0);
     rows.left[u + w] = std::max(rows.left[u + w], leaves + after_left<kCopies>(rows, after, u + w));
     rows.arrived[v + w] = std::max(rows.arrived[v + w], arrives + after_arrived<kCopies>(rows, after, v + w));
   }
@@ -67,18 +71,23 @@ struct Block {
   std::span<const std::int64_t> times;  // of plain ones; empty: not plain
   const After* after;                   // of each row, or nullptr
   Copies copies;
+  Added added;                          // where something is, nothing is plain
 };
 
 template <Copies kCopies>
 [[gnu::always_inline]] inline void puts_and_copies(const Block& block, std::size_t u, std::size_t v) {
-  for (std::size_t i = 0; i < block.rows.size(); ++i) put<kCopies>(block.rows[i], block.after[i], u, v, kWide);
+  for (std::size_t i = 0; i < block.rows.size(); ++i) {
+    const After after = kCopies == Copies::none ? After{} : block.after[i];
+    if (block.added) put<kCopies, true>(block.rows[i], after, u, v, kWide, block.added.of(block.rows[i].same_nic));
+    else put<kCopies>(block.rows[i], after, u, v, kWide);
+  }
 }
 
 [[gnu::always_inline]] inline void puts_of(const Block& block, std::size_t u, std::size_t v) {
-  if (!block.times.empty()) {
+  if (!block.times.empty() && !block.added) {
     for (std::size_t i = 0; i < block.rows.size(); ++i) put_plainly(block.rows[i], block.times[i], u, v, kWide);
   } else if (block.copies == Copies::none) {
-    for (const Rows& each : block.rows) put<Copies::none>(each, {}, u, v, kWide);
+    puts_and_copies<Copies::none>(block, u, v);
   } else {
     block.copies == Copies::alike ? puts_and_copies<Copies::alike>(block, u, v) : puts_and_copies<Copies::some_longer>(block, u, v);
   }

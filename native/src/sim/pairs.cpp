@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "changes.hpp"
-#include "order.hpp"
 #include "pair_after.hpp"
 #include "pair_block.hpp"
 #include "pair_inputs.hpp"
@@ -37,7 +36,7 @@ class Pairs {
   Pairs(const PairsInput& in, PairsOutput& out)
       : in_(in), out_(out), units_(static_cast<std::size_t>(in.units)), group_(static_cast<std::size_t>(in.group)),
         nics_(static_cast<std::size_t>(in.nics)), channels_(static_cast<std::size_t>(in.channels)), lanes_(channels_ * group_),
-        cuts_(in.cuts, group_, nics_), bytes_(cuts_.any() ? in.cuts.bytes : in.bytes),
+        cuts_(in.cuts, group_, nics_), tiers_(in.tiers, units_), bytes_(cuts_.any() ? in.cuts.bytes : in.bytes),
         changes_(in.changes, static_cast<std::size_t>(std::max<std::int64_t>(in.links, 0))),
         table_(2 * lanes_ + 3 * group_ + (5 + 2 * bytes_.size()) * nics_, units_),
         after_(in), lasts_(static_cast<std::size_t>(in.nodes), units_, lanes_, group_), puts_to_(puts_for(in.target)),
@@ -113,24 +112,7 @@ class Pairs {
       for (std::size_t i = 0; i < puts_.size(); ++i) like_[puts_[i].from_rank * group_ + puts_[i].to_rank] = i;
       return true;
     }
-    Turns turns(2 * nics_);
-    std::vector<std::int64_t> used(2 * nics_, 0);
-    std::int64_t most = 0;
-    for (std::size_t k = 0; k < group_; ++k) {
-      for (std::size_t from = 0; from < lanes_; ++from) {
-        const std::size_t channel = from / group_, to = channel * group_ + (from % group_ + k) % group_;
-        const auto a = static_cast<std::size_t>(in_.nic[from]), b = static_cast<std::size_t>(in_.nic[to]);
-        const std::int64_t turn = turns.next(static_cast<std::int32_t>(a), static_cast<std::int32_t>(nics_ + b));
-        puts_.push_back({from, to, a, b, channel, from % group_, to % group_, turn});
-        ++used[a];
-        ++used[nics_ + b];
-        most = std::max(most, turn + 1);
-      }
-    }
-    // As many puts as turns on each NIC: none is left over. Else they stay as they are written.
-    if (!in_.odd_node.empty() || std::ranges::any_of(used, [&](std::int64_t n) { return n != 0 && n != most; })) return false;
-    std::ranges::stable_sort(puts_, {}, &PairPut::turn);
-    return true;
+    return deal_block(in_, puts_);
   }
 
   PairsStatus by_blocks() {
@@ -179,7 +161,7 @@ class Pairs {
       const PairPut& p = puts_[some.row];
       lasts_.put(out_.dealt, round_of(p, some.further), p.from, p.to, u, v, some.from);
     }
-    const bool wraps = v + count > units_;
+    const bool wraps = v + count > units_ || tiers_.any();
     const After then = after_.by_node() ? After{} : after_(puts_[some.row], some.further);
     if (!after_.by_node() && !wraps && !odd(u, count) && !odd(v, count) && std::popcount(some.from) > kSparse) {
       word_to_({rows, plain() ? &times_[some.row] : nullptr, then, after_.copies(), some.from, u, v});
@@ -188,7 +170,7 @@ class Pairs {
     for (std::uint64_t bits = some.from; bits != 0; bits &= bits - 1) {
       const auto i = static_cast<std::size_t>(std::countr_zero(bits));
       const std::size_t from = u + i, at = v + i < units_ ? v + i : v + i - units_;
-      if (after_.by_node() || odd_[from] || odd_[at]) {
+      if (after_.by_node() || odd_[from] || odd_[at] || tiers_.any()) {
         one(puts_[some.row], rows, after_.by_node() ? after_(puts_[some.row], some.further, from, at) : then, from, at);
       } else {
         few(some.row, then, from, at, 1);
@@ -234,12 +216,13 @@ class Pairs {
     find_plain();
     odd_before_.assign(units_ + 1, 0);
     for (std::size_t u = 0; u < units_; ++u) odd_before_[u + 1] = odd_before_[u] + odd_[u];
+    if (plain() && tiers_.any()) find_told();
     return longest < kLatest / static_cast<std::int64_t>(kWide * std::max(puts_.size(), group_ * in_.cuts.size.size()));
   }
 
   Rows rows_of(const PairPut& p) {
     return {tx(p.a), rx(p.b), left(p.from), arrived(p.to), time_tx(p.size, p.a), time_rx(p.size, p.b), latency_tx(p.a), latency_rx(p.b),
-            late(p.from_rank), late(p.to_rank), copy(p.from_rank), copy(p.to_rank), longer(p.from_rank), longer(p.to_rank)};
+            late(p.from_rank), late(p.to_rank), copy(p.from_rank), copy(p.to_rank), longer(p.from_rank), longer(p.to_rank), p.a == p.b};
   }
 
   // Where most units are plain, and each NIC serves one lane, the others are odd, and theirs are timed put by put.
@@ -256,6 +239,14 @@ class Pairs {
     odd_ = odd;
     for (const PairPut& p : puts_) times_.push_back(time_tx(p.size, 0)[like]);
     latency_ = latency_tx(0)[like] + latency_rx(0)[like];
+  }
+
+  // Plain puts to a NIC follow one another, so that what is added to early ones does not matter: tiers are asked of the last rounds only, in which
+  // so many plain units put to each one that these take longer than what is added at most.
+  void find_told() {
+    const std::int64_t each = static_cast<std::int64_t>(group_) * std::ranges::min(times_);
+    const std::size_t rounds = each > 0 ? last_rounds(odd_before_, static_cast<std::size_t>((tiers_.most() + latency_) / each + 1)) : units_;
+    told_from_ = units_ - rounds;
   }
 
   // The one among a few units that most of these are like.
@@ -311,28 +302,29 @@ class Pairs {
   void round(std::size_t d, const After* after, std::size_t u, std::size_t end) {
     while (u < end) {
       const std::size_t v = (u + d) % units_, count = std::min({kWide, end - u, units_ - v});
+      const Added added = plain() && d < told_from_ ? Added{} : tiers_.in_row(u, v, count);
       if (odd(u, count) || odd(v, count)) {
-        count == kWide ? among_odd(after, u, v) : around_odd(after, u, v, count);
+        count == kWide ? among_odd(after, u, v, added) : around_odd(after, u, v, count, added);
       } else if (count == kWide) {
-        puts_to_({rows_, times_, after, after_.copies()}, u, v);
+        puts_to_({rows_, times_, after, after_.copies(), added}, u, v);
       } else {
-        blocks(after, u, v, count);
+        blocks(after, u, v, count, added);
       }
       u += count;
     }
   }
 
   // Blocks of so many units, which are not odd.
-  void blocks(const After* after, std::size_t u, std::size_t v, std::size_t count) {
-    for (std::size_t i = 0; i < rows_.size(); ++i) few(i, after != nullptr ? after[i] : After{}, u, v, count);
+  void blocks(const After* after, std::size_t u, std::size_t v, std::size_t count, const Added& added) {
+    for (std::size_t i = 0; i < rows_.size(); ++i) few(i, after != nullptr ? after[i] : After{}, u, v, count, added);
   }
 
   // All at once, and those of which a unit is odd once more, from what was there before: that takes less than to pass over them.
-  void among_odd(const After* after, std::size_t u, std::size_t v) {
+  void among_odd(const After* after, std::size_t u, std::size_t v, const Added& added) {
     numbers_.clear();
     for (std::size_t i = 0; i < kWide; ++i)
       if (odd_[u + i] || odd_[v + i]) changed(u + i, v + i, [&](std::int64_t number) { numbers_.push_back(number); });
-    puts_to_({rows_, times_, after, after_.copies()}, u, v);
+    puts_to_({rows_, times_, after, after_.copies(), added}, u, v);
     auto before = numbers_.cbegin();
     for (std::size_t i = 0; i < kWide; ++i)
       if (odd_[u + i] || odd_[v + i]) changed(u + i, v + i, [&](std::int64_t& number) { number = *before++; });
@@ -347,11 +339,11 @@ class Pairs {
   }
 
   // No two of these blocks share a NIC.
-  void around_odd(const After* after, std::size_t u, std::size_t v, std::size_t count) {
+  void around_odd(const After* after, std::size_t u, std::size_t v, std::size_t count, const Added& added) {
     for (std::size_t i = 0, first = 0; i <= count; ++i) {
       const bool is_odd = i < count && (odd_[u + i] || odd_[v + i]);
       if (i < count && !is_odd) continue;
-      if (first < i) blocks(after, u + first, v + first, i - first);
+      if (first < i) blocks(after, u + first, v + first, i - first, added.from(first));
       if (is_odd) block(after, u + i, v + i);
       first = i + 1;
     }
@@ -360,7 +352,8 @@ class Pairs {
   [[nodiscard]] bool odd(std::size_t first, std::size_t count) const { return odd_before_[first + count] != odd_before_[first]; }
 
   // A put of units that are not odd.
-  void few(std::size_t i, const After& after, std::size_t u, std::size_t v, std::size_t count) {
+  void few(std::size_t i, const After& after, std::size_t u, std::size_t v, std::size_t count, const Added& added = {}) {
+    if (added) return put<Copies::some_longer, true>(rows_[i], after, u, v, count, added.of(rows_[i].same_nic));
     if (plain()) return put_plainly(rows_[i], times_[i], u, v, count);
     if (!copies()) return put<Copies::none>(rows_[i], after, u, v, count);
     put<Copies::some_longer>(rows_[i], after, u, v, count);
@@ -371,7 +364,7 @@ class Pairs {
     const After then = after_(puts_[i], further);
     while (u < end) {
       const std::size_t v = (u + further) % units_, count = std::min({kWide, end - u, units_ - v});
-      if (odd(u, count) || odd(v, count)) {
+      if (tiers_.any() || odd(u, count) || odd(v, count)) {
         for (std::size_t w = 0; w < count; ++w) one(puts_[i], rows_[i], then, u + w, v + w);
       } else {
         few(i, then, u, v, count);
@@ -398,7 +391,7 @@ class Pairs {
   void odd_block(const Cut& cut, const After* after, std::size_t u, std::size_t v) {
     if (after == nullptr && in_.tx_link.empty()) {
       for (std::size_t i = 0; plain() && i < cut.first.size(); ++i) settle(cut.first[i], v);
-      cut.block(u, v, numbers_);
+      cut.block(u, v, tiers_, numbers_);
       for (std::size_t i = 0; plain() && i < cut.first.size(); ++i) settled(cut.first[i].b)[v] = rx(cut.first[i].b)[v];
       return;
     }
@@ -433,7 +426,8 @@ class Pairs {
     }
     const std::int64_t leaves = std::max(at.a[u], at.b[v]);
     at.left[u] = std::max(at.left[u], leaves + after_left<Copies::some_longer>(at, after, u));
-    at.arrived[v] = std::max(at.arrived[v], leaves + at.latency_a[u] + at.latency_b[v] + after_arrived<Copies::some_longer>(at, after, v));
+    const std::int64_t arrives = leaves + at.latency_a[u] + at.latency_b[v] + tiers_.of(u, v, at.same_nic);
+    at.arrived[v] = std::max(at.arrived[v], arrives + after_arrived<Copies::some_longer>(at, after, v));
     if (plain()) settled(p.b)[v] = at.b[v];
   }
 
@@ -469,6 +463,8 @@ class Pairs {
   PairsOutput& out_;
   std::size_t units_, group_, nics_, channels_, lanes_;
   PairCuts cuts_;
+  PairTiers tiers_;
+  std::size_t told_from_ = 0;            // the first round of which tiers are asked for plain puts (find_told)
   std::span<const std::int64_t> bytes_;  // of a put of each size
   std::vector<Cut> cut_;                 // by kinds of both nodes; empty: not asked for yet
   std::vector<std::size_t> like_;        // by ranks of both ends: which of `puts_`, of one channel, has as many copies after it

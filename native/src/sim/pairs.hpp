@@ -17,6 +17,8 @@
 // Copies. In place a lane copies what came in a round, once what it put to the same rank has left; its rank ends at the latest of: when either has,
 // and what all copies from that one on take, since a memory makes them one after the other, in an order that is known before (pair_copies.hpp, pair_orders.hpp).
 // So each put adds that to when it has left and arrived, and none of these times is kept.
+//
+// Tiers. What switches add depends on both nodes, so none stands for another one; but nothing waits for what arrives, so it is added to that only.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +26,7 @@
 
 #include "exact.hpp"
 #include "pair_cuts.hpp"
+#include "pair_tiers.hpp"
 #include "vectors.hpp"
 
 namespace ccl_lab::sim {
@@ -45,6 +48,7 @@ struct PairsInput {
   std::span<const std::int64_t> copy_ps;  // [channels * group][units]: what a copy of what came takes; empty where nothing is copied as it comes
   bool flushes = false;  // sums wait for what their lanes put
   Target target = Target::best;
+  PairTiersInput tiers = {};  // where switches add latencies; then units == nodes
   PairCutsInput cuts = {};  // where steps are a timetable; then kinds repeat after `units`, `nic` and `bytes` are those of kind 0, and no node is odd
 };
 

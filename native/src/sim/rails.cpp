@@ -40,6 +40,7 @@ bool good(const RailsInput& in, const RailsOutput& out) {
   if (!times(in.late_ps, lanes * units) || !Changes::good(in.changes, static_cast<std::size_t>(std::max<std::int64_t>(in.links, 0)))) return false;
   for (const auto& ids : {in.tx_link, in.rx_link})
     if (ids.size() != (in.changes.link.empty() ? 0 : nics) || !all(ids, below(in.links))) return false;
+  if (!PairTiers::good(in.tiers, in.nodes) || (!in.tiers.latency_ps.empty() && in.units != in.nodes)) return false;
   for (const auto& column : {out.arrived_ps, out.left_ps})
     if (column.size() != lanes * units) return false;
   return out.seen_ps.size() == lanes * classes && out.near_left_ps.size() == lanes * classes && runs(in.target);
@@ -63,9 +64,12 @@ struct Block {
   std::span<const Plain> plain;   // empty: not plain
   const std::int64_t* ready;      // by lane
   std::int64_t hop_ps;            // what comes arrives so much later
+  const std::int64_t* adds;       // what switches add to each latency, or nullptr: nothing
 };
 
-[[gnu::always_inline]] inline void put(const Rows& rows, std::int64_t ready, std::int64_t hop_ps, std::size_t u, std::size_t v, std::size_t count) {
+template <bool kAdds>
+[[gnu::always_inline]] inline void put(const Rows& rows, const Block& block, std::size_t u, std::size_t v, std::size_t count) {
+  const std::int64_t ready = block.ready[rows.from], hop_ps = block.hop_ps;
 #pragma GCC ivdep
   for (std::size_t w = 0; w < count; ++w) {
     const std::int64_t start = std::max(std::max(ready, rows.late_to[v + w]), std::max(rows.a[u + w], rows.b[v + w]));
@@ -73,7 +77,8 @@ struct Block {
     rows.b[v + w] = start + rows.time_b[v + w];
     const std::int64_t leaves = std::max(rows.a[u + w], rows.b[v + w]);
     rows.left[u + w] = std::max(rows.left[u + w], leaves);
-    rows.arrived[v + w] = std::max(rows.arrived[v + w], leaves + rows.latency_a[u + w] + rows.latency_b[v + w] + hop_ps);
+    const std::int64_t arrives = leaves + rows.latency_a[u + w] + rows.latency_b[v + w] + hop_ps + (kAdds ? block.adds[w] : 0);
+    rows.arrived[v + w] = std::max(rows.arrived[v + w], arrives);
   }
 }
 
@@ -85,8 +90,8 @@ struct Block {
 
 [[gnu::always_inline]] inline void puts_of(const Block& block, std::size_t u, std::size_t v, std::size_t count) {
   for (std::size_t i = 0; i < block.plain.size(); ++i) put_plainly(block.plain[i], block.ready[i], u, v, count);
-  if (block.plain.empty())
-    for (const Rows& each : block.rows) put(each, block.ready[each.from], block.hop_ps, u, v, count);
+  for (const Rows& each : block.plain.empty() ? block.rows : std::span<const Rows>{})
+    block.adds != nullptr ? put<true>(each, block, u, v, count) : put<false>(each, block, u, v, count);
 }
 
 CCL_FOR_TARGETS(puts, (const Block& block, std::size_t u, std::size_t v), puts_of(block, u, v, kWide))
@@ -97,7 +102,7 @@ class Rails {
       : in_(in), out_(out), units_(static_cast<std::size_t>(in.units)), group_(static_cast<std::size_t>(in.group)),
         lanes_(group_ * (in.channel < 0 ? in.near_bytes.size() : 1)),
         nics_(static_cast<std::size_t>(in.nics)), most_(static_cast<std::size_t>(in.puts)), classes_(static_cast<std::size_t>(in.classes)),
-        changes_(in.changes, static_cast<std::size_t>(std::max<std::int64_t>(in.links, 0))),
+        changes_(in.changes, static_cast<std::size_t>(std::max<std::int64_t>(in.links, 0))), tiers_(in.tiers, units_),
         table_(3 * lanes_ + 5 * nics_ + 2 * lanes_ * most_, units_), near_tx_(group_ * classes_, 0), near_rx_(near_tx_),
         ready_(kStrip * lanes_ * classes_), puts_(puts_for(in.target)) {}
 
@@ -197,6 +202,7 @@ class Rails {
     odd_before_.assign(units_ + 1, 0);
     for (std::size_t u = 0; u < units_; ++u)
       odd_before_[u + 1] = odd_before_[u] + (odd_[u] || (u > 0 && in_.class_of[u] != in_.class_of[u - 1] && u % kWide != 0));
+    if (!plain_.empty() && tiers_.any()) find_told();
     return longest < kLatest / static_cast<std::int64_t>(kStrip * lanes_ * most_);
   }
 
@@ -226,6 +232,12 @@ class Rails {
       for (std::size_t i = 0; i < rows_.size(); ++i)
         if (rows_[i].from == l) plain_.back().time += time_tx(i)[like];
     }
+  }
+
+  void find_told() {
+    const std::int64_t each = std::ranges::min_element(plain_, {}, &Plain::time)->time;
+    const std::size_t rounds = each > 0 ? last_rounds(odd_before_, static_cast<std::size_t>((tiers_.most() + latency_) / each + 1)) : units_;
+    told_from_ = units_ - rounds;
   }
 
   // The one among a few units that most of these are like.
@@ -284,7 +296,9 @@ class Rails {
     const std::size_t d = hop % units_;
     while (u < end) {
       const std::size_t v = (u + d) % units_, count = std::min({kWide - u % kWide, end - u, units_ - v});
-      const Block block{rows_, plain_, ready + static_cast<std::size_t>(in_.class_of[u]) * lanes_, hop_ps(hop)};
+      const Added added = !plain_.empty() && hop < told_from_ ? Added{} : tiers_.in_row(u, v, count);
+      const Block block{rows_, added ? std::span<const Plain>{} : plain_, ready + static_cast<std::size_t>(in_.class_of[u]) * lanes_, hop_ps(hop),
+                        added.same};
       if (odd(u, count) || odd(v, count)) {
         for (std::size_t i = 0; i < count; ++i) one(ready, u + i, v + i, hop);
       } else if (count == kWide) {
@@ -312,7 +326,7 @@ class Rails {
       rx(b)[v] = through(start, bytes(p.l, p.j), in_.rx_link, b * units_ + v, in_.rx_bytes_per_s);
       const std::int64_t leaves = std::max(tx(a)[u], rx(b)[v]);
       left(p.l)[u] = std::max(left(p.l)[u], leaves);
-      arrived(p.l)[v] = std::max(arrived(p.l)[v], leaves + latency_tx(a)[u] + latency_rx(b)[v] + hop_ps(hop));
+      arrived(p.l)[v] = std::max(arrived(p.l)[v], leaves + latency_tx(a)[u] + latency_rx(b)[v] + tiers_.of(u, v, a == b) + hop_ps(hop));
     }
     if (!plain_.empty())
       for (std::size_t l = 0; l < lanes_; ++l) settled(nic(0, l))[v] = rx(nic(0, l))[v];
@@ -354,6 +368,8 @@ class Rails {
   RailsOutput& out_;
   std::size_t units_, group_, lanes_, nics_, most_, classes_, first_ = 1;
   Changes changes_;
+  PairTiers tiers_;
+  std::size_t told_from_ = 0;  // the first hop of which tiers are asked for plain puts: earlier ones arrive before the last ones (pairs.cpp)
   Table table_;
   std::vector<std::int64_t> near_tx_, near_rx_;  // by local index and class
   std::vector<std::int64_t> ready_;              // by hop of a strip, class, local index: when it begins its puts

@@ -9,6 +9,8 @@
 // a hop the NICs of two nodes serve no others, so that turns are dealt out for two nodes alone; where NICs are lost, for each two *maps* of
 // local indices to NICs that there are.
 //
+// Tiers. Nothing waits for what arrives from other nodes, so what switches add to that is added to it only (pairs.hpp).
+//
 // Plain nodes: where NICs have one rate and one latency, and no rank is late, what a rank puts in a hop is one maximum and one sum.
 #pragma once
 
@@ -16,6 +18,7 @@
 #include <span>
 
 #include "exact.hpp"
+#include "pair_tiers.hpp"
 #include "vectors.hpp"
 
 namespace ccl_lab::sim {
@@ -39,6 +42,7 @@ struct RailsInput {
   std::span<const std::int32_t> tx_link, rx_link;  // [nics][units], as `changes` numbers them; empty where nothing changes
   std::int64_t links = 0;                          // as many as there are
   ChangeColumns changes = {};
+  PairTiersInput tiers = {};                       // where switches add latencies; then units == nodes
   Target target = Target::best;
 };
 
