@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .. import units
-from ..errors import ShapeError
+from ..errors import Inapplicable, ShapeError
 from . import collectives
 from .builder import Builder
 from .chains import Chains
@@ -78,10 +78,11 @@ class RingLoops:
         return self.span if self.apart is None else self.apart
 
     def nominal_bytes(self, count: int, itemsize: int) -> int:
-        """Bytes of a message whose parts are all as long as the longest (Layout.nominal_bytes); a timetable has no use for it."""
+        """Bytes of a message whose parts are all as long as the longest, 0 of a timetable (Layout.nominal_bytes). Raises Inapplicable."""
         if self.timetable:
             return 0
-        assert isinstance(self.span, int)  # rings of different shares have a timetable
+        if not isinstance(self.span, int):
+            raise Inapplicable("rings of different shares meet, and have no timetable")
         return self.span * -(-count // self.parts) * itemsize
 
     def programs(self) -> Iterator[RingOp]:
