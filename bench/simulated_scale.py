@@ -114,7 +114,7 @@ def _one(case: dict[str, Any]) -> dict[str, float]:
 
 
 def every_algorithm(topology: str) -> dict[str, dict[str, Any]]:
-    """Every algorithm that fits, on that topology whole and with a NIC gone: CPU seconds of one call, peak memory, and what was found, or why not."""
+    """Every algorithm that fits, whole and with a NIC gone: CPU seconds of one call, peak memory, and what was found, or why not."""
     found: dict[str, dict[str, Any]] = {}
     for collective, known in ALGORITHMS.items():
         for name, algorithm in known.items():
@@ -141,6 +141,7 @@ def run() -> dict[str, Any]:
     return {
         "summary": f"hierarchical on 131,072 ranks: {large['call_cpu_s']['p50']:.2f} CPU-s, {large['peak_rss_bytes'] / 1e6:.0f} MB; "
                    f"flat ring on 4,096, imports done: {180 / flat:,.0f} times less CPU than 180 s",
-        "bytes": "1GiB", "iterations": ITERATIONS, "cases": cases, "algorithms": every_algorithm(_H100), "on_switches": every_algorithm(_NCCLX), "peers": PEERS,
+        "bytes": "1GiB", "iterations": ITERATIONS, "cases": cases,
+        "algorithms": every_algorithm(_H100), "on_switches": every_algorithm(_NCCLX), "peers": PEERS,
         "peers_source": "runs of those simulators with 2 cores on a machine of the same kind, not in this run",
     }  # fmt: skip

@@ -90,7 +90,7 @@ class Rows:
     def places(self, loops: RingLoops, group: int) -> tuple[I64, I64]:
         """Places of the stations of the first unit in the order of a group of ops, and from there to the next unit: [chains, stations].
 
-        group: ranks of a node. Ops are written ring by ring, or slice by slice and rank by rank (between nodes, where there is no timetable).
+        group: ranks of a node. Ops are written ring by ring, or slice by slice and rank by rank (between nodes, without a timetable).
         """
         units, chains, stations = self.shape
         by_slice = loops.in_node and not loops.timetable

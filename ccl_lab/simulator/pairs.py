@@ -42,7 +42,9 @@ def pair_finish(pairs: Pairs, topology: Topology, count: int, itemsize: int, lat
     how many kinds of nodes there are.
 
     Blocks of `count` elements; merge: False evaluates every node, target: code for one of _core.vector_targets(), few: as _FEW, for tests.
-    Raises Inapplicable where too many puts are different, or too many nodes lost NICs; UsageError after 13 days. Cost: 0.3 ns a put between nodes of which most are alike, 1.5 ns between others, with AVX-512; around lost NICs some 10 ns.
+    Raises Inapplicable where too many puts are different, or too many nodes lost NICs; UsageError after 13 days. Cost: 0.3 ns a put between
+    nodes of which most are alike, 1.5 ns between others, with AVX-512; around lost NICs some 10 ns. Where switches add latencies no node
+    stands for another one.
     """
     grid, links = pairs.grid, topology.links
     (nodes, group), m = grid.shape, topology.nics_per_node if topology.n_nodes > 1 else 0

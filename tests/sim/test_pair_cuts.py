@@ -116,7 +116,8 @@ def test_nodes_of_one_kind_have_the_same_shares() -> None:
     whole = Topology.cluster(nodes=8, gpus_per_node=4, nics_per_node=4)
     found = balance.shares(whole.without((1, 2), (5, 2), (6, 0)))
     assert found.which.tolist() == [-1, 1, -1, -1, -1, 1, 0, -1]
-    assert found.of(whole, np.arange(32)).sum(axis=1).tolist() == [found.units] * 32
+    shares, kind = found.kinds(whole, np.arange(32))
+    assert shares[kind].sum(axis=1).tolist() == [found.units] * 32
 
 
 def test_131072_ranks_of_nodes_that_repeat() -> None:

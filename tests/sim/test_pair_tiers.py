@@ -1,4 +1,4 @@
-"""Direct algorithms and hierarchical all_to_all where switches between nodes add latencies: as the unrolled schedule and the oracle, up to 131,072 ranks."""
+"""Direct algorithms and hierarchical all_to_all where switches between nodes add latencies: as the unrolled schedule and the oracle."""
 
 from __future__ import annotations
 
@@ -81,7 +81,8 @@ def draw_rails(seed: int) -> Drawn | None:
     if topology.n_nodes == 1:
         return None
     late = (0.4, 0.01 if topology.n_nodes >= 64 else 0.3)
-    return drawn(rng, RAILS, with_tiers(rng, topology), some_bytes(rng), late, lambda found: found.rails is not None, channels=rng.random() < 0.2)
+    topology = with_tiers(rng, topology)
+    return drawn(rng, RAILS, topology, some_bytes(rng), late, lambda found: found.rails is not None, channels=rng.random() < 0.2)
 
 
 def test_rails_pass_tiers_as_in_the_table_of_ops() -> None:

@@ -11,7 +11,7 @@ from ccl_lab import _core
 from ccl_lab.errors import Inapplicable, UsageError
 from ccl_lab.planner import outline
 from ccl_lab.simulation import simulate
-from ccl_lab.simulator import exact_times, finish_times, summarize
+from ccl_lab.simulator import exact_times, finish_times
 from ccl_lab.simulator.rails import rail_finish
 from ccl_lab.topo import Topology
 
