@@ -12,6 +12,7 @@ the order of its batches, or Inapplicable is raised.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import copy
 from typing import NamedTuple
 
@@ -232,7 +233,7 @@ def _with_last(batch: I64) -> I64:
 
 class Cost(NamedTuple):
     """How long things take, in ps. add, nic: [rates, chunks], to add a chunk, or to put it; of each node, which rate its memory and both
-    sides of its NIC have, and its part of a path's latency on either side."""
+    sides of its NIC have, and its part of a path's latency on either side; met: what switches add to those from nodes to nodes."""
 
     add: I64
     nic: I64
@@ -241,6 +242,7 @@ class Cost(NamedTuple):
     rx_kind: I64
     tx_latency: I64
     rx_latency: I64
+    met: Callable[[I64, I64], I64]
 
 
 class Times:
@@ -258,7 +260,7 @@ class Times:
 
     def path(self, source: I64, to: I64) -> I64:
         """Latencies from NIC to NIC."""
-        return self.cost.tx_latency[source] + self.cost.rx_latency[to]
+        return self.cost.tx_latency[source] + self.cost.rx_latency[to] + self.cost.met(source, to)
 
     def first(self, at: I64, shift: int) -> I64:
         """As Batches: when what is put is seen, by receiver."""

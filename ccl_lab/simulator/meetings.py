@@ -22,7 +22,6 @@ from ..errors import Inapplicable
 from ..ir import Kind, Meetings
 from ..topo import Topology, duration_ps
 from .changes import NONE, Changes
-from .columns import no_tiers
 from .exact import core_times
 from .hierarchy import _classes
 from .meeting_fabrics import Fabrics
@@ -135,7 +134,7 @@ class Lanes:
         if max(len(memory), len(rates)) > _MOST_KINDS:
             raise Inapplicable("NICs, or memories, have too many different rates")
         return Cost(table(memory, 2, 0), table(rates, 1, self.alpha_ps), memory_kind, kind[: len(node)], kind[len(node) :],
-                    links.latency_ps[tx], links.latency_ps[rx])
+                    links.latency_ps[tx], links.latency_ps[rx], lambda source, to: _met(topology, node, nic, source, to))
 
     def fresh(self, s: int, lane: int = -1) -> Times:
         """A lane before anything crosses on it."""
@@ -143,6 +142,14 @@ class Lanes:
         at = np.arange(len(local))
         memory = self.inside.memory_ps[self.inside.class_of[at], local]
         return Times(self.late[at, local], memory, self.target)
+
+
+def _met(topology: Topology, node: I64, nic: I64, source: I64, to: I64) -> I64:
+    """What switches add from NIC to NIC; node, nic: of a lane, source, to: places in them."""
+    ends = np.stack(np.broadcast_arrays(source, to), axis=-1)
+    if topology.network is None:
+        return np.zeros(ends.shape[:-1], np.int64)
+    return topology.network.latency_ps(topology.network.meeting_tier(node[ends], nic[ends], topology.nics_per_node))
 
 
 def meeting_finish(part: Meetings, topology: Topology, count: int, itemsize: int, late_ps: I64, alpha_ps: int,
@@ -158,7 +165,6 @@ def meeting_finish(part: Meetings, topology: Topology, count: int, itemsize: int
         raise Inapplicable("rates that change in time")
     if count == 0:
         raise Inapplicable("messages between nodes are empty")
-    no_tiers(topology)
     return Evaluation(Lanes(part, topology, count, itemsize, late_ps, alpha_ps, target)).run()
 
 

@@ -13,7 +13,7 @@ from ccl_lab.planner import outline, plan
 from ccl_lab.simulator import exact_times, finish_times
 from ccl_lab.simulator.changes import NONE, Changes
 from ccl_lab.simulator.exact import late_times_ps
-from ccl_lab.topo import Topology
+from ccl_lab.topo import Level, Topology
 
 from .cases import links_of, random_changes
 from .oracle import Oracle
@@ -94,6 +94,21 @@ def equal_to_the_oracle(cases: Iterable[Drawn | None], finish: Callable[..., Any
 def some_bytes(rng: np.random.Generator, most: int = 10**8) -> int:
     """A few bytes, some thousands, or up to `most`."""
     return int(rng.choice([int(rng.integers(0, 100)), int(rng.integers(1, 10**5)), int(rng.integers(1, most))]))
+
+
+def with_tiers(rng: np.random.Generator, topology: Topology) -> Topology:
+    """Switches above the NICs, in up to four tiers: with rails or without, far or near, groups that do not divide the nodes."""
+    levels, nodes, rails = [], 1, int(rng.integers(0, 4))
+    for tier in range(int(rng.integers(0, 4))):
+        nodes *= int(rng.integers(2, 5))
+        if nodes >= topology.n_nodes:
+            break
+        levels.append(Level(f"tier {tier}", nodes=nodes, latency=_far(rng), per_rail=tier < rails))
+    return topology.with_network(*levels, Level("top", latency=_far(rng)))
+
+
+def _far(rng: np.random.Generator) -> str:
+    return f"{int(rng.choice([0, rng.integers(1, 10**4), rng.integers(1, 10**7), rng.integers(1, 10**9)]))}ps"
 
 
 def alike_by_twos(nodes: int) -> list[tuple[Topology, dict[int, str] | None, int]]:

@@ -19,11 +19,11 @@ from ccl_lab.simulator.changes import Changes
 from ccl_lab.simulator.meeting_lanes import Batches
 from ccl_lab.simulator.meeting_sweeps import order_puts
 from ccl_lab.simulator.meetings import meeting_finish
-from ccl_lab.topo import Level, Topology
+from ccl_lab.topo import Topology
 
 from ..shares import expected, first_of
 from .cases import links_of, random_changes
-from .draws import Drawn, drawn, equal_to_the_oracle, found
+from .draws import Drawn, drawn, equal_to_the_oracle, found, with_tiers
 
 NAMES = ("optcc", "recursive", "mix", "resilient")
 
@@ -35,7 +35,7 @@ def whole(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def cluster(rng: np.random.Generator, most_nodes: int, lost: int = 0) -> Topology:
-    """A NIC lost or slower, or one of each of `lost` nodes; other rates and latencies, or not."""
+    """A NIC lost or slower, or one of each of `lost` nodes; other rates and latencies, switches that add some, or not."""
     nodes, group = int(rng.integers(3 * max(lost, 1), max(most_nodes, 3 * lost) + 1)), int(rng.choice([2, 3, 4, 8]))
     nics = int(rng.choice([group, group, 2 * group if group < 5 else group, 2]))
     topology = Topology.cluster(nodes=nodes, gpus_per_node=group, nics_per_node=nics, nic_gbits_per_s=float(rng.choice([100, 400])),
@@ -56,7 +56,7 @@ def cluster(rng: np.random.Generator, most_nodes: int, lost: int = 0) -> Topolog
         rates = np.array(topology.nic_bytes_per_s)
         rates[rates > 0] -= rng.integers(0, 10**6, np.count_nonzero(rates))
         topology = topology.replace(nic_bytes_per_s=rates)
-    return topology
+    return with_tiers(rng, topology) if rng.random() < 0.4 else topology
 
 
 def draw(seed: int, most_nodes: int = 12) -> Drawn | None:
@@ -262,7 +262,6 @@ def test_what_is_refused_is_named(whole: None) -> None:
     refused(lost, "change", changes=Changes.of(links_of(lost, random_changes(rng, lost, 10**9))))
     refused(base.without(*((node, 3) for node in range(3))), "twice", "recursive")
     refused(Topology.preset("h100", 9).without((1, 2), (3, 4)), "on the lanes where they meet", "recursive")
-    refused(lost.with_network(Level("leaf", nodes=2, uplinks=8, per_rail=True), Level("spine", latency="1us")), "switches")
     assert outline("all_reduce", base, 2**20, algorithm="optcc").meetings is None  # nothing is lost: it is balance
 
 

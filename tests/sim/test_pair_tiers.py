@@ -15,7 +15,7 @@ from ccl_lab.simulator.rails import rail_finish
 from ccl_lab.topo import Level, Topology
 
 from ..shares import expected, first_of
-from .draws import Drawn, drawn, equal_to_the_oracle, some_bytes
+from .draws import Drawn, drawn, equal_to_the_oracle, some_bytes, with_tiers
 from .draws import found as found_by
 from .test_pair_cuts import in_some_ways
 from .test_pair_turns import with_lost_nics
@@ -23,21 +23,6 @@ from .test_pairs import NAMES, times, with_odd_nodes
 from .test_rails import NAME as RAILS
 from .test_rails import many_nodes, with_many_nics
 from .test_scale import even_topology
-
-
-def with_tiers(rng: np.random.Generator, topology: Topology) -> Topology:
-    """Switches above the NICs, in up to four tiers: with rails or without, far or near, groups that do not divide the nodes."""
-    levels, nodes, rails = [], 1, int(rng.integers(0, 4))
-    for tier in range(int(rng.integers(0, 4))):
-        nodes *= int(rng.integers(2, 5))
-        if nodes >= topology.n_nodes:
-            break
-        levels.append(Level(f"tier {tier}", nodes=nodes, latency=_far(rng), per_rail=tier < rails))
-    return topology.with_network(*levels, Level("top", latency=_far(rng)))
-
-
-def _far(rng: np.random.Generator) -> str:
-    return f"{int(rng.choice([0, rng.integers(1, 10**4), rng.integers(1, 10**7), rng.integers(1, 10**9)]))}ps"
 
 
 def draw(seed: int, name: tuple[str, str], most_nodes: int = 90) -> Drawn | None:
