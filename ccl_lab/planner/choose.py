@@ -116,10 +116,9 @@ def _long(problem: Problem, candidate: Candidate, outlined: bool) -> bool:
         return False
     if algorithm.swaps and algorithm.swaps(problem):
         return False
-    if algorithm.rails and not problem.topology.tiers_add_latency and algorithm.rails(problem) is not None:
+    if algorithm.rails and algorithm.rails(problem) is not None:
         return False
-    if algorithm.meetings and (meetings := algorithm.meetings(problem)) is not None and not meetings.misfit and not (
-            problem.topology.tiers_add_latency):
+    if algorithm.meetings and (meetings := algorithm.meetings(problem)) is not None and not meetings.misfit:
         return False
     loops = algorithm.loops if candidate.name not in BOTH_WAYS else None
     return loops is None or loops(problem) is None

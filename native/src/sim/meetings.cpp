@@ -36,7 +36,7 @@ inline double later(double a, double b) { return a < b ? b : a; }
 template <bool kAdds, bool kOne>
 [[gnu::always_inline]] inline void pass_times(double* __restrict clock, double* __restrict tx, double* __restrict rx, double* __restrict message,
                                               const double* __restrict add, const double* __restrict tx_ps, const double* __restrict rx_ps,
-                                              double latency, Index count) {
+                                              const double* __restrict latency, Index count) {
   for (Index i = 0; i < count; ++i) {
     double now = later(clock[i], message[i]);
     if constexpr (kAdds) now += add[i];
@@ -49,13 +49,13 @@ template <bool kAdds, bool kOne>
       rx[i] = start + rx_ps[i];
       gone = later(gone, rx[i]);
     }
-    message[i] = gone + latency;
+    message[i] = gone + latency[i];
   }
 }
 
 #define CCL_TIMES                                                                                                                   \
-  (double* clock, double* tx, double* rx, double* message, const double* add, const double* tx_ps, const double* rx_ps, double latency, \
-   Index count)
+  (double* clock, double* tx, double* rx, double* message, const double* add, const double* tx_ps, const double* rx_ps, \
+   const double* latency, Index count)
 #define CCL_GIVEN clock, tx, rx, message, add, tx_ps, rx_ps, latency, count
 CCL_FOR_TARGETS(batches, (std::int64_t* batch, std::int64_t* free, std::int64_t* message, const std::int64_t* ticks, std::int64_t more, Index count),
                 pass_batches(batch, free, message, ticks, more, count))
@@ -148,26 +148,26 @@ struct BatchState {
 
 // -- times
 
-// Nodes in a row that are alike.
+// Nodes in a row that are alike, but for their latencies.
 struct Stretch {
   Index begin, end;
   const double *add, *tx, *rx;
-  double latency;
   bool one;
 };
 
 struct TimeState {
   explicit TimeState(const TimeSweep& given)
       : in(given), m(size_of(given.came)), message(given.came.size(), 0.0), clock(given.clock.begin(), given.clock.end()),
-        tx(given.tx.begin(), given.tx.end()), rx(given.rx.begin(), given.rx.end()), add(doubled(given.add)), nic(doubled(given.nic)),
+        tx(given.tx.begin(), given.tx.end()), rx(given.rx.begin(), given.rx.end()), latency(given.latency_ps.begin(), given.latency_ps.end()),
+        add(doubled(given.add)), nic(doubled(given.nic)),
         pass{send_for(in.target), send_one_for(in.target), add_send_for(in.target), add_send_one_for(in.target)} {
     for (Index v = 0; v < m; ++v) {
       const bool alike = v > 0 && in.memory_kind[v] == in.memory_kind[v - 1] && in.tx_kind[v] == in.tx_kind[v - 1] &&
-                         in.rx_kind[v] == in.rx_kind[v - 1] && in.latency_ps[v] == in.latency_ps[v - 1];
+                         in.rx_kind[v] == in.rx_kind[v - 1];
       if (!alike) {
         const auto row = [&](const std::vector<double>& table, std::int64_t kind) { return table.data() + 2 * m * kind; };
         stretches.push_back({v, v, in.add.empty() ? nullptr : row(add, in.memory_kind[v]), row(nic, in.tx_kind[v]), row(nic, in.rx_kind[v]),
-                             static_cast<double>(in.latency_ps[v]), in.tx_kind[v] == in.rx_kind[v]});
+                             in.tx_kind[v] == in.rx_kind[v]});
       }
       stretches.back().end = v + 1;
       at.push_back(static_cast<std::int32_t>(stretches.size()) - 1);
@@ -186,7 +186,7 @@ struct TimeState {
         const Stretch& each = stretches[static_cast<std::size_t>(at[v])];
         const Index count = std::min(end, each.end) - v;
         pass[2 * adds + each.one](clock.data() + v, tx.data() + v, rx.data() + v, message.data() + k, each.add + base + k, each.tx + base + k,
-                                  each.rx + base + k, each.latency, count);
+                                  each.rx + base + k, latency.data() + v, count);
         v += count;
         k += count;
       }
@@ -216,7 +216,7 @@ struct TimeState {
 
   const TimeSweep& in;
   Index m;
-  std::vector<double> message, clock, tx, rx, add, nic;
+  std::vector<double> message, clock, tx, rx, latency, add, nic;
   std::vector<Stretch> stretches;
   std::vector<std::int32_t> at;  // the stretch of each node
   decltype(&send_base) pass[4];
