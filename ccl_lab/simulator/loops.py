@@ -292,8 +292,9 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
     several = _several(units, turn, loops) if jumps and not rows.backward.any() else turn
     inputs, key = told(several), None
     if known is not None and all((link < 0).all() for link in where):
-        own = [inputs[name] for name in ("kind_of", *_BY_KIND, "begin_ps", "begin_batch")]
-        key = (turn, hashlib.sha256(b"".join(column.tobytes() for column in (*own, sizes))).digest())
+        own = [inputs[name] for name in ("kind_of", *_BY_KIND, "begin_ps", "begin_batch", "slices", "row_step")]
+        order = [inputs[name] - inputs[name].min() for name in ("row", "group")]  # of ops, which come elsewhere for other rings
+        key = (turn, nominal_bytes, hashlib.sha256(b"".join(column.tobytes() for column in (*own, *order, sizes))).digest())
     if known is not None and key in known:
         return (*known[key], {"units": 0, "rounds": 0, "jumped": 0, "merged": 0})
     status, rounds, jumped = _core.simulate_rings(inputs)
