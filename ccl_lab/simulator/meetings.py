@@ -120,7 +120,8 @@ class Lanes:
     def cost(self, job: int, s: int, lane: int = -1) -> Cost:
         """What a slice's chunks take on its own lane, or on one of members."""
         part, topology = self.part, self.topology
-        rank, nic = (part.rank[s], part.nic[s]) if lane < 0 else (part.apart_rank[lane], part.apart_nic[lane])
+        own = part.rank[s], part.nic[s], part.channel[s]
+        rank, nic, channel = own if lane < 0 else (part.apart_rank[lane], part.apart_nic[lane], part.apart_channel[lane])
         node, links, first = self.node[: len(rank)], topology.links, 3 * topology.n_ranks
         tx, rx = (first + (side * topology.n_nodes + node) * topology.nics_per_node + nic for side in (0, 1))
         memory, memory_kind = np.unique(topology.local_bytes_per_s[rank], return_inverse=True)
@@ -134,7 +135,8 @@ class Lanes:
         if max(len(memory), len(rates)) > _MOST_KINDS:
             raise Inapplicable("NICs, or memories, have too many different rates")
         return Cost(table(memory, 2, 0), table(rates, 1, self.alpha_ps), memory_kind, kind[: len(node)], kind[len(node) :],
-                    links.latency_ps[tx], links.latency_ps[rx], lambda source, to: _met(topology, node, nic, source, to))
+                    links.latency_ps[tx], links.latency_ps[rx],
+                    lambda source, to: topology.tier_latency_ps(rank[source], rank[to], channel))
 
     def fresh(self, s: int, lane: int = -1) -> Times:
         """A lane before anything crosses on it."""
@@ -142,14 +144,6 @@ class Lanes:
         at = np.arange(len(local))
         memory = self.inside.memory_ps[self.inside.class_of[at], local]
         return Times(self.late[at, local], memory, self.target)
-
-
-def _met(topology: Topology, node: I64, nic: I64, source: I64, to: I64) -> I64:
-    """What switches add from NIC to NIC; node, nic: of a lane, source, to: places in them."""
-    ends = np.stack(np.broadcast_arrays(source, to), axis=-1)
-    if topology.network is None:
-        return np.zeros(ends.shape[:-1], np.int64)
-    return topology.network.latency_ps(topology.network.meeting_tier(node[ends], nic[ends], topology.nics_per_node))
 
 
 def meeting_finish(part: Meetings, topology: Topology, count: int, itemsize: int, late_ps: I64, alpha_ps: int,

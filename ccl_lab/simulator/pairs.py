@@ -60,8 +60,7 @@ def pair_finish(pairs: Pairs, topology: Topology, count: int, itemsize: int, lat
     no_changes_inside(changes, topology)
     where = [np.where(np.isin(link, changes.link), link, -1) for link in (tx, rx)] if changes else []
     kind = [cut.columns["cut_kind"]] if pairs.cuts else []
-    tiers = tier_columns(topology)
-    alike = merge and not len(odd.node) and not len(tiers["tier_latency_ps"])
+    alike = merge and not len(odd.node) and not topology.tiers_add_latency
     units = period([*columns.values(), local, *where, *kind]) if alike else nodes
     _few(nodes, units, group, pairs.channels)
     if pairs.copies and pairs.channels > 1 and len(odd.node) and pairs.channels * grid.size**2 > _MOST_ORDERED:
@@ -78,7 +77,7 @@ def pair_finish(pairs: Pairs, topology: Topology, count: int, itemsize: int, lat
         "nodes": nodes, "units": units, "group": group, "nics": m, "channels": pairs.channels, "alpha_ps": alpha_ps,
         "nic": nic, "odd_node": odd.node, "odd_nic": odd.nic, "few": few, "bytes": sizes, "arrived_ps": arrived, "left_ps": left,
         "places": places, "copy_ps": copy, "flushes": pairs.flushes, "links": len(links), "target": target,
-        **tiers, **cut.columns, "cut_by_node": pairs.cuts is not None and pairs.cuts.by_node,
+        **tier_columns(topology), **cut.columns, "cut_by_node": pairs.cuts is not None and pairs.cuts.by_node,
         **{name: np.ascontiguousarray(column[:units].T, np.int64).ravel() for name, column in columns.items()},
         **{name: np.ascontiguousarray(link[:units if changes else 0].T, np.int32).ravel()
            for name, link in (("tx_link", tx), ("rx_link", rx))},

@@ -49,8 +49,7 @@ def rail_finish(rails: Rails, topology: Topology, count: int, itemsize: int, lat
     _apart(nics, m)
     no_changes_inside(changes, topology)
     where = [np.where(np.isin(each, changes.link), each, -1) for each in ids] if changes else []
-    tiers = tier_columns(topology)
-    alike = merge and not len(tiers["tier_latency_ps"])
+    alike = merge and not topology.tiers_add_latency
     units = period([*outside.values(), *near.values(), *nics, local, *where]) if alike else nodes
     classes, class_of = _classes([each[:units] for each in near.values()])
     puts = (nodes - 1) * units * int((rails.blocks >= 0).sum()) * rails.channels
@@ -78,7 +77,7 @@ def rail_finish(rails: Rails, topology: Topology, count: int, itemsize: int, lat
         arrived, left, seen, near_left = (each.reshape(len(lanes), group, -1).transpose(0, 2, 1) for each in out.values())
         return [np.maximum(arrived, seen[:, class_of]), np.maximum(left, near_left[:, class_of])]
 
-    changing = {**tiers, **{name: np.ascontiguousarray(each[:units if changes else 0].T, np.int32).ravel()
+    changing = {**tier_columns(topology), **{name: np.ascontiguousarray(each[:units if changes else 0].T, np.int32).ravel()
                    for name, each in zip(("tx_link", "rx_link"), ids, strict=True)}, **changes.columns()}  # fmt: skip
     parts = [[channel] for channel in channels] if apart else [list(channels)]
     found = [timed(part, sizes, outside, near, late_ps[grid], alpha_ps=alpha_ps, hop_ps=0, **changing) for part in parts]

@@ -87,4 +87,12 @@ inline std::size_t last_rounds(std::span<const std::size_t> odd_before, std::siz
   return units;
 }
 
+// The first round of which tiers are asked for plain puts. Those to a NIC follow one another, `each_ps` in a round, so that what is added to early ones
+// does not matter: in the last rounds so many plain units put to each one that these take longer than a latency and what is added at most.
+inline std::size_t told_from(const PairTiers& tiers, std::span<const std::size_t> odd_before, std::int64_t latency_ps, std::int64_t each_ps) {
+  const std::size_t units = odd_before.size() - 1;
+  if (!tiers.any() || each_ps <= 0) return 0;
+  return units - last_rounds(odd_before, static_cast<std::size_t>((tiers.most() + latency_ps) / each_ps + 1));
+}
+
 }  // namespace ccl_lab::sim

@@ -161,16 +161,16 @@ class Pairs {
       const PairPut& p = puts_[some.row];
       lasts_.put(out_.dealt, round_of(p, some.further), p.from, p.to, u, v, some.from);
     }
-    const bool wraps = v + count > units_ || tiers_.any();
+    const bool wraps = v + count > units_, by_node = after_.by_node() || tiers_.any();
     const After then = after_.by_node() ? After{} : after_(puts_[some.row], some.further);
-    if (!after_.by_node() && !wraps && !odd(u, count) && !odd(v, count) && std::popcount(some.from) > kSparse) {
+    if (!by_node && !wraps && !odd(u, count) && !odd(v, count) && std::popcount(some.from) > kSparse) {
       word_to_({rows, plain() ? &times_[some.row] : nullptr, then, after_.copies(), some.from, u, v});
       return;
     }
     for (std::uint64_t bits = some.from; bits != 0; bits &= bits - 1) {
       const auto i = static_cast<std::size_t>(std::countr_zero(bits));
       const std::size_t from = u + i, at = v + i < units_ ? v + i : v + i - units_;
-      if (after_.by_node() || odd_[from] || odd_[at] || tiers_.any()) {
+      if (by_node || odd_[from] || odd_[at]) {
         one(puts_[some.row], rows, after_.by_node() ? after_(puts_[some.row], some.further, from, at) : then, from, at);
       } else {
         few(some.row, then, from, at, 1);
@@ -216,7 +216,7 @@ class Pairs {
     find_plain();
     odd_before_.assign(units_ + 1, 0);
     for (std::size_t u = 0; u < units_; ++u) odd_before_[u + 1] = odd_before_[u] + odd_[u];
-    if (plain() && tiers_.any()) find_told();
+    if (plain()) told_from_ = told_from(tiers_, odd_before_, latency_, static_cast<std::int64_t>(group_) * std::ranges::min(times_));
     return longest < kLatest / static_cast<std::int64_t>(kWide * std::max(puts_.size(), group_ * in_.cuts.size.size()));
   }
 
@@ -239,14 +239,6 @@ class Pairs {
     odd_ = odd;
     for (const PairPut& p : puts_) times_.push_back(time_tx(p.size, 0)[like]);
     latency_ = latency_tx(0)[like] + latency_rx(0)[like];
-  }
-
-  // Plain puts to a NIC follow one another, so that what is added to early ones does not matter: tiers are asked of the last rounds only, in which
-  // so many plain units put to each one that these take longer than what is added at most.
-  void find_told() {
-    const std::int64_t each = static_cast<std::int64_t>(group_) * std::ranges::min(times_);
-    const std::size_t rounds = each > 0 ? last_rounds(odd_before_, static_cast<std::size_t>((tiers_.most() + latency_) / each + 1)) : units_;
-    told_from_ = units_ - rounds;
   }
 
   // The one among a few units that most of these are like.
@@ -464,7 +456,7 @@ class Pairs {
   std::size_t units_, group_, nics_, channels_, lanes_;
   PairCuts cuts_;
   PairTiers tiers_;
-  std::size_t told_from_ = 0;            // the first round of which tiers are asked for plain puts (find_told)
+  std::size_t told_from_ = 0;            // the first round of which tiers are asked for plain puts
   std::span<const std::int64_t> bytes_;  // of a put of each size
   std::vector<Cut> cut_;                 // by kinds of both nodes; empty: not asked for yet
   std::vector<std::size_t> like_;        // by ranks of both ends: which of `puts_`, of one channel, has as many copies after it

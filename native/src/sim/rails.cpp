@@ -202,7 +202,7 @@ class Rails {
     odd_before_.assign(units_ + 1, 0);
     for (std::size_t u = 0; u < units_; ++u)
       odd_before_[u + 1] = odd_before_[u] + (odd_[u] || (u > 0 && in_.class_of[u] != in_.class_of[u - 1] && u % kWide != 0));
-    if (!plain_.empty() && tiers_.any()) find_told();
+    if (!plain_.empty()) told_from_ = told_from(tiers_, odd_before_, latency_, std::ranges::min_element(plain_, {}, &Plain::time)->time);
     return longest < kLatest / static_cast<std::int64_t>(kStrip * lanes_ * most_);
   }
 
@@ -232,12 +232,6 @@ class Rails {
       for (std::size_t i = 0; i < rows_.size(); ++i)
         if (rows_[i].from == l) plain_.back().time += time_tx(i)[like];
     }
-  }
-
-  void find_told() {
-    const std::int64_t each = std::ranges::min_element(plain_, {}, &Plain::time)->time;
-    const std::size_t rounds = each > 0 ? last_rounds(odd_before_, static_cast<std::size_t>((tiers_.most() + latency_) / each + 1)) : units_;
-    told_from_ = units_ - rounds;
   }
 
   // The one among a few units that most of these are like.
@@ -369,7 +363,7 @@ class Rails {
   std::size_t units_, group_, lanes_, nics_, most_, classes_, first_ = 1;
   Changes changes_;
   PairTiers tiers_;
-  std::size_t told_from_ = 0;  // the first hop of which tiers are asked for plain puts: earlier ones arrive before the last ones (pairs.cpp)
+  std::size_t told_from_ = 0;  // the first hop of which tiers are asked for plain puts
   Table table_;
   std::vector<std::int64_t> near_tx_, near_rx_;  // by local index and class
   std::vector<std::int64_t> ready_;              // by hop of a strip, class, local index: when it begins its puts
