@@ -98,6 +98,8 @@ class Builder:
         self.timetable = timetable
         # A planner that does the same on all channels, each with its own part of every block, tells that many of them: the first ones.
         self.told_channels = channels
+        # Whether waits of ranks that have nothing else to do meanwhile are told at once, long before the signal. Puts keep their order.
+        self.early_waits = False
         self.input, self.output, self.scratch = (_BufferRefs(buf) for buf in Buffer)
         self.step = 0
         self._rows: list[dict[str, np.ndarray]] = []

@@ -32,9 +32,7 @@ def halving_doubling(problem: Problem) -> Builder:
     if extra:
         _fold_in(b, core, extra, fold)
     rank, channel = everyone(core, channels)
-    low, size = channel * core, core
-    for level in range(levels):
-        low, size = _halve(b, rank, channel, low, size, level, levels, extra, fold)
+    low, size = _halve_all(b, rank, channel, levels, extra, fold), 1
     for level in reversed(range(levels)):
         low, size = _double(b, rank, channel, low, size, level, 2 * levels - 1 - level + (extra > 0))
     if extra:
@@ -42,33 +40,68 @@ def halving_doubling(problem: Problem) -> Builder:
     return b
 
 
-def _halve(b: Builder, rank, channel, low, size, level, levels, extra, fold):
-    """Partners at distance 2^level swap halves: each gives one and adds the other."""
-    distance, half = 1 << level, size // 2
-    upper = (rank & distance) > 0
-    keep, give, partner = low + upper * half, low + ~upper * half, rank ^ distance
-    landing = level % 2 * b.parts
-    b.step = level + (extra > 0)
+def _halve_all(b: Builder, rank, channel, levels, extra, fold):
+    """All levels, puts in the order in which they happen: who meets nobody yet that waits for an extra rank is ahead of all others.
+
+    Returns the chunk that each keeps. Its landing block is what a partner that is ahead waits for; if that is free it puts, and waits then.
+    """
+    row, low = np.arange(len(rank)), channel << levels
+    first = [np.full(len(rank), extra > 0)] + [(rank >> level << level >= extra) & (extra > 0) for level in range(1, levels + 1)]
+    for ahead in (True, False):
+        for level in range(levels):
+            puts = first[level] & (first[level - 1][row ^ (1 << level)] if level >= 2 else rank >= extra)
+            adds = first[level + 1] | (puts & b.early_waits)
+            waits = puts | (first[level] & (level >= 2 and b.early_waits))
+            b.step = level + (extra > 0)
+            for told, what in ((waits, _wait_for_landing), (puts, _give), (adds, _add)):
+                at = np.flatnonzero(told == ahead)
+                if len(at):
+                    what(b, rank[at], channel[at], low[at], level, levels, extra, fold)
+                if what is _add:
+                    low[at] += ((rank[at] >> level) & 1) << (levels - 1 - level)
+    return low
+
+
+def _wait_for_landing(b: Builder, rank, channel, low, level, levels, extra, fold):
+    """Until the partner's landing block is free again."""
+    if level >= 2:
+        b.wait(rank=rank, peer=rank ^ (1 << level), channel=channel)
+
+
+def _halves(rank, low, level, levels):
+    """What a rank keeps and what it gives, from which chunk on, and of how many."""
+    half = 1 << (levels - 1 - level)
+    upper = (rank >> level) & 1
+    return low + upper * half, low + (1 - upper) * half, half
+
+
+def _give(b: Builder, rank, channel, low, level, levels, extra, fold):
+    """Partners at distance 2^level swap halves: each gives one."""
+    _, give, half = _halves(rank, low, level, levels)
     folded = (rank < extra) & (level == 0)
     if folded.any():
         f = np.flatnonzero(folded)
-        b.wait(rank=rank[f], peer=rank[f] + len(rank) // b.channels, channel=channel[f])
+        b.wait(rank=rank[f], peer=rank[f] + (1 << levels), channel=channel[f])
         b.reduce(rank=rank[f], dst=Ref(Buffer.output, give[f], half), channel=channel[f],
                  srcs=[Ref(Buffer.input, give[f], half), Ref(Buffer.scratch, fold + give[f], half)])
-    if level >= 2:
-        b.wait(rank=rank, peer=partner, channel=channel)  # the partner's landing block is free again
     own = Buffer.input if level == 0 else Buffer.output
-    b.put(rank=rank, peer=partner, src=Ref(np.where(folded, int(Buffer.output), int(own)), give, half),
-          dst=Ref(Buffer.scratch, landing + give, half), channel=channel)
-    b.wait(rank=rank, peer=partner, channel=channel)
+    b.put(rank=rank, peer=rank ^ (1 << level), src=Ref(np.where(folded, int(Buffer.output), int(own)), give, half),
+          dst=Ref(Buffer.scratch, level % 2 * b.parts + give, half), channel=channel)
+
+
+def _add(b: Builder, rank, channel, low, level, levels, extra, fold):
+    """Each adds the other half, and says two levels before it when its landing block is free."""
+    keep, _, half = _halves(rank, low, level, levels)
+    folded = (rank < extra) & (level == 0)
+    own = Buffer.input if level == 0 else Buffer.output
+    b.wait(rank=rank, peer=rank ^ (1 << level), channel=channel)
     for rows, more in ((np.flatnonzero(~folded), False), (np.flatnonzero(folded), True)):
         at = keep[rows]
-        srcs = [Ref(own, at, half), Ref(Buffer.scratch, landing + at, half)]
+        srcs = [Ref(own, at, half), Ref(Buffer.scratch, level % 2 * b.parts + at, half)]
         srcs += [Ref(Buffer.scratch, fold + at, half)] if more else []
         b.reduce(rank=rank[rows], dst=Ref(Buffer.output, at, half), srcs=srcs, channel=channel[rows])
     if level + 2 < levels:
-        b.signal(rank=rank, peer=rank ^ (distance << 2), channel=channel)
-    return keep, half
+        b.signal(rank=rank, peer=rank ^ (4 << level), channel=channel)
 
 
 def _double(b: Builder, rank, channel, low, size, level, step):
@@ -86,6 +119,8 @@ def _fold_in(b: Builder, core: int, extra: int, fold: int) -> None:
     low = channel * core
     b.step = 0
     b.put(rank=rank + core, peer=rank, src=Ref(Buffer.input, low, core), dst=Ref(Buffer.scratch, fold + low, core), channel=channel)
+    if b.early_waits:
+        _wait_for_result(b, core, extra)
 
 
 def _fold_out(b: Builder, core: int, extra: int) -> None:
@@ -93,4 +128,11 @@ def _fold_out(b: Builder, core: int, extra: int) -> None:
     whole = Ref(Buffer.output, channel * core, core)
     b.step = 2 * log2_floor(core) + 1
     b.put(rank=rank, peer=rank + core, src=whole, dst=whole, channel=channel)
+    if not b.early_waits:
+        _wait_for_result(b, core, extra)
+
+
+def _wait_for_result(b: Builder, core: int, extra: int) -> None:
+    rank, channel = everyone(extra, b.channels)
+    b.step = 2 * log2_floor(core) + 1
     b.wait(rank=rank + core, peer=rank, channel=channel)

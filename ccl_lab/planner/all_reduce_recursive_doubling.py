@@ -52,6 +52,9 @@ def _fold_in(b: Builder, core: int, extra: int, levels: int) -> None:
     landing = levels * b.parts + channel
     b.step = 0
     b.put(rank=rank + core, peer=rank, src=b.input[channel], dst=b.scratch[landing], channel=channel)
+    if b.early_waits:
+        _wait_for_result(b, core, extra)
+        b.step = 0
     b.wait(rank=rank, peer=rank + core, channel=channel)
     b.reduce(rank=rank, dst=b.output[channel], srcs=[b.input[channel], b.scratch[landing]], channel=channel)
 
@@ -60,4 +63,11 @@ def _fold_out(b: Builder, core: int, extra: int) -> None:
     rank, channel = everyone(extra, b.channels)
     b.step = log2_floor(core) + 1
     b.put(rank=rank, peer=rank + core, src=b.output[channel], dst=b.output[channel], channel=channel)
+    if not b.early_waits:
+        _wait_for_result(b, core, extra)
+
+
+def _wait_for_result(b: Builder, core: int, extra: int) -> None:
+    rank, channel = everyone(extra, b.channels)
+    b.step = log2_floor(core) + 1
     b.wait(rank=rank + core, peer=rank, channel=channel)

@@ -51,6 +51,7 @@ class _Timer(Builder):
         for channel in range(self.channels if crosses else 0):
             nic[:, channel] = topology.nic_of(np.arange(self.n_ranks), channel)
         self._late_ps, self._topology, self.unordered = links["late_ps"], topology, False
+        self.early_waits = bool(links["ordered"])  # who waits holds nobody up, as one might that could still be told anything
         self._times, self._singly = np.zeros(0, np.int32), links["singly"]
         self._flow = _core.Flow({**links, "ranks": self.n_ranks, "channels": self.channels, "nodes": topology.n_nodes,
                                  "nics": topology.nics_per_node, "nic": nic.ravel(), "count": count, "parts": self.parts,

@@ -98,7 +98,7 @@ class Turns {
   explicit Turns(std::size_t links) : used_(links), full_(links, 0) {}
 
   std::int64_t next(std::int32_t a, std::int32_t b) {
-    std::size_t word = std::max(full_[a], full_[b]);
+    std::uint32_t word = std::max(full_[a], full_[b]);
     while (~(at(a, word) | at(b, word)) == 0) ++word;
     const int bit = std::countr_one(at(a, word) | at(b, word));
     take(a, word, bit);
@@ -108,41 +108,62 @@ class Turns {
 
   void clear() {
     for (const std::int32_t link : touched_) {
-      used_[link].words.clear();
+      used_[link] = {};
       full_[link] = 0;
     }
     touched_.clear();
+    many_in_use_ = 0;
   }
 
  private:
-  [[nodiscard]] std::uint64_t at(std::int32_t link, std::size_t word) const {
+  // Of a link: bit t - 64 begin says that turn t is given away. Who meets a link that thousands want has one turn, far back.
+  // Most links have one word of them, and `many` is none; others have all of theirs there.
+  struct Used {
+    std::uint32_t begin = 0;
+    std::int32_t many = kNone;
+    std::uint64_t first = 0;  // 0: not in this batch
+  };
+
+  [[nodiscard]] std::uint64_t at(std::int32_t link, std::uint32_t word) const {
     const Used& used = used_[link];
-    return word >= used.begin && word - used.begin < used.words.size() ? used.words[word - used.begin] : 0;
+    if (used.many == kNone) return word == used.begin ? used.first : 0;
+    const std::vector<std::uint64_t>& words = many_[used.many];
+    return word >= used.begin && word - used.begin < words.size() ? words[word - used.begin] : 0;
   }
 
-  void take(std::int32_t link, std::size_t word, int bit) {
+  void take(std::int32_t link, std::uint32_t word, int bit) {
     Used& used = used_[link];
-    if (used.words.empty()) {
+    if (used.first == 0) {
       touched_.push_back(link);
-      used.begin = word;
+      used = {word, kNone, std::uint64_t{1} << bit};
+    } else if (used.many == kNone && word == used.begin) {
+      used.first |= std::uint64_t{1} << bit;
+    } else {
+      take_among_many(used, word, bit);
     }
-    if (word < used.begin) {
-      used.words.insert(used.words.begin(), used.begin - word, 0);
-      used.begin = word;
-    }
-    if (word - used.begin >= used.words.size()) used.words.resize(word - used.begin + 1, 0);
-    used.words[word - used.begin] |= std::uint64_t{1} << bit;
     while (~at(link, full_[link]) == 0) ++full_[link];
   }
 
-  // Of a link: bit t - 64 begin says that turn t is given away. Who meets a link that thousands want has one turn, far back.
-  struct Used {
-    std::size_t begin = 0;
-    std::vector<std::uint64_t> words;
-  };
+  void take_among_many(Used& used, std::uint32_t word, int bit) {
+    if (used.many == kNone) {
+      used.many = static_cast<std::int32_t>(many_in_use_++);
+      if (many_in_use_ > many_.size()) many_.emplace_back();
+      many_[used.many].assign(1, used.first);
+    }
+    std::vector<std::uint64_t>& words = many_[used.many];
+    if (word < used.begin) {
+      words.insert(words.begin(), used.begin - word, 0);
+      used.begin = word;
+    }
+    if (word - used.begin >= words.size()) words.resize(word - used.begin + 1, 0);
+    words[word - used.begin] |= std::uint64_t{1} << bit;
+  }
+
   std::vector<Used> used_;
-  std::vector<std::size_t> full_;                 // per link: words before this one are all ones
+  std::vector<std::uint32_t> full_;               // per link: words before this one are all ones
   std::vector<std::int32_t> touched_;
+  std::vector<std::vector<std::uint64_t>> many_;  // the first `many_in_use_` of them belong to links
+  std::size_t many_in_use_ = 0;
 };
 
 // The batches, and what they are made of.
