@@ -279,14 +279,19 @@ class InOctets {
     const Words words{&all_[one], &all_[other], &takes_[one], &takes_[other], &step_[kLanes * one], &step_[kLanes * other],
                       partner.apart / kLanes};
     const WordMeeting at{step, tick_, ours, its};
-    const std::int64_t adds = tiers_.any() ? tiers_.between(word, word, partner.word, partner.word) : 0;
-    if (tiers_.any() && (!alike_are_ || adds == PartnerTiers::kMixed)) {
-      meet_adding_(words, layout_.by(partner), at, alike_, {tiers_, kWord * word, kWord * partner.word, adds}, met);
-    } else {
-      meet_(words, layout_.by(partner), at, {alike_.takes_ps, alike_.latency_ps + adds}, met);
-    }
+    if (!tiers_.any()) meet_(words, layout_.by(partner), at, alike_, met);
+    else meet_through_tiers(event, words, at, met);
     go_on(word, step + 2, met.later, met.not_next, partner, partner.word);
     go_on(partner.word, step + 2, met.its_later, met.its_not_next, partner, word);
+  }
+
+  void meet_through_tiers(const Event& event, const Words& words, const WordMeeting& at, Met& met) {
+    const auto& [word, step, partner, ours, its] = event;
+    const std::int64_t adds = tiers_.between(word, word, partner.word, partner.word);
+    if (alike_are_ && adds != PartnerTiers::kMixed)
+      meet_(words, layout_.by(partner), at, {alike_.takes_ps, alike_.latency_ps + adds}, met);
+    else
+      meet_adding_(words, layout_.by(partner), at, alike_, {tiers_, kWord * word, kWord * partner.word, adds}, met);
   }
 
   // Lanes of a word come to a step, as the puts of their partners in the one before, of word `its`, have left.
