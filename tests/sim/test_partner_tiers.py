@@ -111,7 +111,20 @@ def test_tiles_of_ranks_pass_tiers(levels: str, channels: int, in_place: bool) -
         assert found(paired_finish, outlined.paired, outlined, through, who, merge=False)[0] == want
 
 
+@pytest.mark.parametrize(("nodes", "lost"), [(512, False), (512, True), (771, False)])
+def test_thousands_of_ranks_on_the_network_of_ncclx_end_as_put_by_put(nodes: int, lost: bool) -> None:
+    """Across racks and zones of 384 nodes: in step, around a lost NIC, no power of two."""
+    topology = Topology.preset("ncclx_100k", nodes)
+    topology = topology.without((7, 2)) if lost else topology
+    outlined = outline(NAME[0], topology, "1GiB", algorithm=NAME[1])
+    late = {77: "5ms"}
+    want, _ = found(partners_finish, outlined.paired, outlined, topology, late, side_by_side=False)
+    assert found(paired_finish, outlined.paired, outlined, topology, late)[0] == want
+    assert max(want) > max(found(paired_finish, outlined.paired, outlined, topology.replace(network=None), late)[0])
+
+
 def test_131072_ranks_below_switches_of_powers_of_two() -> None:
-    topology = Topology.preset("h100", 16384).with_network(Level("leaf", nodes=32, latency="1us", per_rail=True), Level("top", latency="20us"))
+    leaf = Level("leaf", nodes=32, latency="1us", per_rail=True)
+    topology = Topology.preset("h100", 16384).with_network(leaf, Level("top", latency="20us"))
     times, how = finish_times(outline(NAME[0], topology, "1GiB", algorithm=NAME[1]), topology)
     assert how == {"as": "exchanges", "puts": 131071} and len(np.unique(times)) == 1
