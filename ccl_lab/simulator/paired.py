@@ -91,7 +91,7 @@ def _in_step(paired: Paired, topology: Topology) -> bool:
 
 
 def _even_tiers(topology: Topology, nic: I64) -> bool:
-    """Whether switches add as much for all ranks in each step of those that are in step: groups of powers of two of nodes with NICs alike."""
+    """Whether switches add as much for all ranks in each step they take together: groups of powers of two of nodes with NICs alike."""
     if not topology.tiers_add_latency or topology.network is None or topology.n_nodes == 1:
         return True
     nodes, many = np.arange(topology.n_nodes), topology.nics_per_node
