@@ -67,6 +67,17 @@ def tier_columns(topology: Topology) -> dict[str, npt.NDArray[Any]]:
             "tier_per_rail": np.array([tier.per_rail for tier in tiers], np.uint8)}  # fmt: skip
 
 
+def switch_columns(topology: Topology, nic: I64) -> dict[str, npt.NDArray[Any]]:
+    """Columns of native/src/sim/partner_tiers.hpp, by channel and rank; empty where switches add nothing.
+
+    nic: [channels, n_ranks], of all NICs."""
+    adds, many = topology.tiers_add_latency and topology.n_nodes > 1, topology.nics_per_node
+    network = topology.network if adds else None
+    above = [] if network is None else [network.switch_of(tier, nic // many, nic % many, many) for tier in range(len(network.tiers))]
+    return {"tier_switch": np.array(above, np.int32).ravel(),
+            "tier_latency_ps": np.array([tier.latency_ps for tier in network.tiers] if network is not None else [], np.int64)}
+
+
 def no_changes_inside(changes: Changes, topology: Topology) -> None:
     """Raises Inapplicable where rates of anything but NICs change in time."""
     if changes and (changes.link < 3 * topology.n_ranks).any():

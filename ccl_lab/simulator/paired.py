@@ -21,7 +21,7 @@ from ..errors import Inapplicable
 from ..ir import Paired
 from ..topo import Topology
 from .changes import NONE, Changes
-from .columns import busy_ps, check, no_changes_inside, no_tiers, too_long
+from .columns import busy_ps, check, no_changes_inside, switch_columns, too_long
 from .partners import partners_finish
 
 I64 = npt.NDArray[np.int64]
@@ -38,7 +38,7 @@ def paired_finish(paired: Paired, topology: Topology, count: int, itemsize: int,
     """When each rank ends, i64[n_ranks], and counts: puts that were evaluated, and where ranks are not in step those that took `turns`.
 
     Blocks of `count` elements; merge: False evaluates every rank, target: code for one of _core.vector_targets(), for tests. Raises
-    Inapplicable where switches add latency, and as `partners_finish`; UsageError after 13 days. Cost: nothing where all ranks are alike,
+    Inapplicable as `partners_finish`; UsageError after 13 days. Cost: nothing where all ranks are alike,
     else 1 ns a put with AVX-512; where ranks are not in step (no power of two, NICs shared or lost) as `partners_finish`.
     """
     n, channels = topology.n_ranks, paired.channels
@@ -46,7 +46,6 @@ def paired_finish(paired: Paired, topology: Topology, count: int, itemsize: int,
     group = n // topology.n_nodes
     if not _in_step(paired, topology):
         return partners_finish(paired, topology, count, itemsize, late_ps, alpha_ps, changes)
-    no_tiers(topology)
     no_changes_inside(changes, topology)
     if channels > 1 and group > _MOST_INSIDE:
         raise Inapplicable(f"ranks of a node have {channels} channels, and at most {_MOST_INSIDE:,} of them are timed so")
@@ -61,12 +60,12 @@ def paired_finish(paired: Paired, topology: Topology, count: int, itemsize: int,
     begin, left = late_ps + (0 if paired.in_place else np.cumsum(copies, axis=0)), late_ps
     if channels > 1:
         begin, left = near.all_steps(group, np.broadcast_to(begin, copies.shape), copies, sizes.tolist(), late_ps, paired.in_place)
-    finish, puts = left, 0
+    finish, puts, even = left, 0, _even_tiers(topology, nic)
     for some in [np.arange(channels)] if paired.in_place else by_nic:
         far = _far(topology, nic[some], sizes[some], alpha_ps)
         given = {"late_ps": late_ps, "begin_ps": np.broadcast_to(begin, copies.shape)[some], "copy_ps": copies[some], **far.times,
                  **near.columns(int(sizes[0]))}  # fmt: skip
-        alike = merge and not changes and all((each == each[..., :1]).all() for each in given.values())
+        alike = merge and not changes and even and all((each == each[..., :1]).all() for each in given.values())
         ends = np.zeros(n, np.int64)
         status = _core.simulate_paired({
             "ranks": n, "group": group, "first": group if channels > 1 else 1,
@@ -74,7 +73,8 @@ def paired_finish(paired: Paired, topology: Topology, count: int, itemsize: int,
             "alpha_ps": alpha_ps, "nbytes": sizes[some], "links": len(topology.links), "target": target,
             **{name: np.ascontiguousarray(each, np.int64).ravel() for name, each in given.items()},
             **{name: np.ascontiguousarray(each[: len(some) * bool(changes)]).ravel() for name, each in far.links.items()},
-            "finish_ps": ends, **changes.columns()})  # fmt: skip
+            "finish_ps": ends, **changes.columns(),
+            **switch_columns(topology, nic[some])})  # fmt: skip
         check(status, "exchanges", "puts take days")
         finish, puts = np.maximum(finish, ends), puts + (1 if alike else n) * (n - 1) * len(some)
     return finish, {"puts": puts}
@@ -88,6 +88,17 @@ def _in_step(paired: Paired, topology: Topology) -> bool:
         return False
     nic, shares = _nics(topology, paired.channels)
     return bool((shares == shares[:, :1]).all()) and len(np.unique(nic)) == len(np.unique(shares)) * n
+
+
+def _even_tiers(topology: Topology, nic: I64) -> bool:
+    """Whether switches add as much for all ranks in each step they take together: groups of powers of two of nodes with NICs alike."""
+    if not topology.tiers_add_latency or topology.network is None or topology.n_nodes == 1:
+        return True
+    nodes, many = np.arange(topology.n_nodes), topology.nics_per_node
+    number = (nic % many).reshape(len(nic), topology.n_nodes, -1)
+    sizes = [1 << int(np.count_nonzero(tier.group_of == tier.group_of[0]) - 1).bit_length() for tier in topology.network.tiers]
+    aligned = all(np.array_equal(tier.group_of, nodes // size) for tier, size in zip(topology.network.tiers, sizes, strict=True))
+    return aligned and bool((number == number[:, :1]).all())
 
 
 def _nics(topology: Topology, channels: int) -> tuple[I64, I64]:

@@ -16,7 +16,7 @@ from ..errors import Inapplicable
 from ..ir import Paired
 from ..topo import Topology
 from .changes import Changes
-from .columns import busy_ps, check, no_changes_inside, no_tiers
+from .columns import busy_ps, check, no_changes_inside, switch_columns
 
 I64 = npt.NDArray[np.int64]
 
@@ -31,12 +31,11 @@ def partners_finish(paired: Paired, topology: Topology, count: int, itemsize: in
     """When each rank ends, i64[n_ranks], and counts: puts that were evaluated, and of them those that took turns with others.
 
     Blocks of `count` elements; side_by_side: False evaluates every put by itself, target: code for one of _core.vector_targets(), tests.
-    Raises Inapplicable where switches add latency, where rates inside nodes change, in place on several channels; UsageError after 13 days.
+    Raises Inapplicable where rates inside nodes change, in place on several channels; UsageError after 13 days.
     Cost: on one channel and not in place 3 to 8 ns a put of a power of two of ranks few of which share a NIC, 1 to 2 ns of
     another number of which none does; else some 25 ns.
     """
     n, channels, nics = topology.n_ranks, paired.channels, topology.n_nodes * topology.nics_per_node
-    no_tiers(topology)
     no_changes_inside(changes, topology)
     if topology.n_nodes == 1:
         raise Inapplicable("ranks of one node that are no power of two are not in step with each other")
@@ -60,7 +59,8 @@ def partners_finish(paired: Paired, topology: Topology, count: int, itemsize: in
         "begin_ps": np.ascontiguousarray(begin, np.int64).ravel(), "copy_ps": np.ascontiguousarray(copies, np.int64).ravel(),
         "alpha_ps": alpha_ps, "bytes_per_s": links.bytes_per_s[ids], "latency_ps": links.latency_ps[ids],
         "link": ids[: 2 * nics * bool(changes)].astype(np.int32), "links": len(links),
-        "side_by_side": side_by_side, "most_puts": _MOST_PUTS, "target": target, "finish_ps": finish, **changes.columns()})  # fmt: skip
+        "side_by_side": side_by_side, "most_puts": _MOST_PUTS, "target": target, "finish_ps": finish, **changes.columns(),
+        **switch_columns(topology, nic)})  # fmt: skip
     if status == _TOO_MANY:
         raise Inapplicable(many)
     check(status, "exchanges", "puts take days")

@@ -59,6 +59,10 @@ ccl_lab::sim::PairTiersInput tiers_of(const ccl_lab::bind::Columns& c) {
           .per_rail = c.get<const std::uint8_t>("tier_per_rail")};
 }
 
+ccl_lab::sim::PartnerTiersInput partner_tiers_of(const ccl_lab::bind::Columns& c) {
+  return {.above = c.get<const std::int32_t>("tier_switch"), .latency_ps = c.get<const std::int64_t>("tier_latency_ps")};
+}
+
 ccl_lab::sim::Target target_of(const ccl_lab::bind::Columns& c) { return static_cast<ccl_lab::sim::Target>(c.number("target")); }
 
 int simulate_paired(const nb::dict& columns) {
@@ -73,7 +77,7 @@ int simulate_paired(const nb::dict& columns) {
       .near = {c.get<I64>("near_tx_ps"), c.get<I64>("near_rx_ps"), c.get<I64>("near_tx_latency_ps"), c.get<I64>("near_rx_latency_ps")},
       .alpha_ps = c.number("alpha_ps"), .nbytes = c.get<I64>("nbytes"), .tx_link = c.get<I32>("tx_link"), .rx_link = c.get<I32>("rx_link"),
       .tx_bytes_per_s = c.get<I64>("tx_bytes_per_s"), .rx_bytes_per_s = c.get<I64>("rx_bytes_per_s"), .links = c.number("links"),
-      .changes = c.changes(), .target = target_of(c)};
+      .changes = c.changes(), .tiers = partner_tiers_of(c), .target = target_of(c)};
   const auto finish_ps = c.get<std::int64_t>("finish_ps");
   const ccl_lab::Unlocked unlocked;
   return static_cast<int>(ccl_lab::sim::simulate_paired(in, finish_ps));
@@ -88,7 +92,7 @@ std::tuple<int, std::int64_t, std::int64_t> simulate_partners(const nb::dict& co
       .node = c.get<I32>("node"), .nic = c.get<I32>("nic"), .bytes = c.get<I64>("bytes"), .late_ps = c.get<I64>("late_ps"),
       .begin_ps = c.get<I64>("begin_ps"), .copy_ps = c.get<I64>("copy_ps"), .alpha_ps = c.number("alpha_ps"),
       .bytes_per_s = c.get<I64>("bytes_per_s"), .latency_ps = c.get<I64>("latency_ps"), .link = c.get<I32>("link"), .links = c.number("links"),
-      .changes = c.changes(), .side_by_side = c.number("side_by_side") != 0, .most_puts = c.number("most_puts"),
+      .changes = c.changes(), .tiers = partner_tiers_of(c), .side_by_side = c.number("side_by_side") != 0, .most_puts = c.number("most_puts"),
       .target = target_of(c)};
   ccl_lab::sim::PartnersOutput out{.finish_ps = c.get<std::int64_t>("finish_ps")};
   const ccl_lab::Unlocked unlocked;

@@ -423,6 +423,7 @@ TEST(partners_that_share_a_nic_take_turns) {
   CHECK(refused([](PartnersInput& bad) { bad.ranks = 3; }));
   CHECK(refused([](PartnersInput& bad) { bad.channels = 2; }));
   CHECK(refused([](PartnersInput& bad) { bad.copy_ps = bad.copy_ps.first(3); }));
+  CHECK(refused([&](PartnersInput& bad) { bad.tiers = {nodes, zero}; }));
   CHECK(refused([](PartnersInput& bad) { bad.bytes = bad.late_ps.first(1); }));
   in.most_puts = 15;
   CHECK(simulate_partners(in, out) == PartnersStatus::too_many);
@@ -444,6 +445,10 @@ TEST(partners_are_evaluated_side_by_side) {
     PartnersInput in;
     in.ranks = in.nics = static_cast<std::int64_t>(n), in.channels = 1, in.node = node, in.nic = nic, in.bytes = bytes, in.late_ps = late;
     in.begin_ps = late, in.copy_ps = zero, in.bytes_per_s = rates, in.latency_ps = latency, in.link = links, in.side_by_side = false;
+    std::vector<std::int32_t> above(2 * n, 0);  // switches over sixteen ranks, and one over all
+    for (std::size_t r = 0; r < n; ++r) above[r] = static_cast<std::int32_t>(r / 16);
+    const I64s tiers = {3, 100};
+    if (n % 3 == 1) in.tiers = {above, tiers};
     PartnersOutput out{.finish_ps = finish};
     CHECK(simulate_partners(in, out) == PartnersStatus::ok);
     for (const Target target : {Target::best, Target::base}) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "changes.hpp"
+#include "partner_tiers.hpp"
 #include "stream.hpp"
 
 namespace ccl_lab::sim {
@@ -32,6 +33,7 @@ bool good(const PairedInput& in, std::span<const std::int64_t> finish_ps) {
   for (const auto& column : {in.near.tx_ps, in.near.rx_ps, in.near.tx_latency_ps, in.near.rx_latency_ps})
     if (column.size() != n || !all(column, time)) return false;
   if (!Changes::good(in.changes, static_cast<std::size_t>(std::max<std::int64_t>(in.links, 0)))) return false;
+  if (!PartnerTiers::good(in.tiers, n * channels)) return false;
   const std::size_t changing = in.changes.link.empty() ? 0 : n * channels;
   for (const auto& ids : {in.tx_link, in.rx_link})
     if (ids.size() != changing || !all(ids, [&](std::int32_t v) { return v >= 0 && v < in.links; })) return false;
@@ -57,10 +59,11 @@ constexpr Channel kOnly = channel_at(0, 0, 1, 1);
 
 enum class Copies : std::uint8_t { none, alone, in_turns };  // in place: in a memory that other channels copy in, or not
 
-// Sixteen steps between two tiles: rank (l, h) of one and rank (l xor x, h) of the other, as it was brought in.
+// Of sixteen steps between two tiles those from `first` to before `end`: in step x rank (l, h) of one and rank (l xor x, h) of the other, as it
+// was brought in.
 template <Copies kCopies, bool kOne>
-[[gnu::always_inline]] inline void meet(std::span<const Channel> channels, Row* p, Row* q) {
-  for (std::size_t x = 0; x < kRows; ++x) {
+[[gnu::always_inline]] inline void meet(std::span<const Channel> channels, Row* p, Row* q, std::size_t first, std::size_t end) {
+  for (std::size_t x = first; x < end; ++x) {
     for (std::size_t i = 0; i < (kOne ? 1 : channels.size()); ++i) {
       const Channel c = kOne ? kOnly : channels[i];  // a copy, which no number of a tile can overlap
       for (std::size_t l = 0; l < kRows; ++l) {
@@ -101,10 +104,39 @@ template <Copies kCopies, bool kOne>
   }
 }
 
-CCL_FOR_TARGETS(meet_alone, (std::span<const Channel> channels, Row* one, Row* other), (meet<Copies::none, true>(channels, one, other)))
-CCL_FOR_TARGETS(meet_in_place, (std::span<const Channel> channels, Row* one, Row* other), (meet<Copies::alone, true>(channels, one, other)))
-CCL_FOR_TARGETS(meet_on_all, (std::span<const Channel> channels, Row* one, Row* other), (meet<Copies::none, false>(channels, one, other)))
-CCL_FOR_TARGETS(meet_in_turns, (std::span<const Channel> channels, Row* one, Row* other), (meet<Copies::in_turns, false>(channels, one, other)))
+CCL_FOR_TARGETS(meet_alone, (std::span<const Channel> channels, Row* one, Row* other, std::size_t first, std::size_t end),
+                (meet<Copies::none, true>(channels, one, other, first, end)))
+CCL_FOR_TARGETS(meet_in_place, (std::span<const Channel> channels, Row* one, Row* other, std::size_t first, std::size_t end),
+                (meet<Copies::alone, true>(channels, one, other, first, end)))
+CCL_FOR_TARGETS(meet_on_all, (std::span<const Channel> channels, Row* one, Row* other, std::size_t first, std::size_t end),
+                (meet<Copies::none, false>(channels, one, other, first, end)))
+CCL_FOR_TARGETS(meet_in_turns, (std::span<const Channel> channels, Row* one, Row* other, std::size_t first, std::size_t end),
+                (meet<Copies::in_turns, false>(channels, one, other, first, end)))
+
+// The place of a rank in the order of cells.
+constexpr std::size_t number(std::size_t rank) { return rank / kTile * kTile + rank % kRows * kColumns + rank / kRows % kColumns; }
+
+// In step x of sixteen, in each of which tile `one` meets columns of tile `other` as `by` says: what is added, and was, to latencies of sending
+// and receiving ranks of that one.
+struct Adding {
+  const PartnerTiers& tiers;
+  std::size_t one, other;
+  const Crossing& by;
+  const Row *tx, *rx;  // latencies
+  Row *with_tx, *with_rx;
+};
+[[gnu::always_inline]] inline void add_tiers(const Adding& to, std::size_t x) {
+  alignas(64) std::array<std::int64_t, kColumns> added;
+  for (std::size_t l = 0; l < kRows; ++l) {
+    const std::size_t m = l ^ x;
+    to.tiers.of_eight(to.one * kTile + l * kColumns, to.other * kTile + m * kColumns, to.by, added.data());
+    for (std::size_t h = 0; h < kColumns; ++h) {
+      to.with_tx[m].cells[h] = to.tx[m].cells[to.by.by[h]] + added[h];
+      to.with_rx[m].cells[h] = to.rx[m].cells[to.by.by[h]] + added[h];
+    }
+  }
+}
+CCL_FOR_TARGETS(add_tiers_of, (const Adding& to, std::size_t x), (add_tiers(to, x)))
 
 decltype(&meet_alone_base) meeting(const PairedInput& in) {
   if (in.nic.size() == 1) return in.in_place ? meet_in_place_for(in.target) : meet_alone_for(in.target);
@@ -116,13 +148,15 @@ class Paired {
   explicit Paired(const PairedInput& in)
       : in_(in), n_(static_cast<std::size_t>(in.ranks)), group_(static_cast<std::size_t>(in.group)), tiles_((n_ + kTile - 1) / kTile),
         changes_(in.changes, static_cast<std::size_t>(std::max<std::int64_t>(in.links, 0))), near_tx_(in.late_ps.begin(), in.late_ps.end()),
-        near_rx_(near_tx_), odd_(tiles_, false), meet_(meeting(in)) {
+        near_rx_(near_tx_), odd_(tiles_, false), meet_(meeting(in)), add_tiers_(add_tiers_of_for(in.target)) {
     const std::size_t channels = in.nic.size(), nics = static_cast<std::size_t>(std::ranges::max(in.nic)) + 1;
     moving_ = 2 + channels + 2 * nics;
     for (std::size_t c = 0; c < channels; ++c) channels_.push_back(channel_at(c, static_cast<std::size_t>(in.nic[c]), channels, nics));
     columns_ = moving_ + 5 * channels;
     rows_.resize(tiles_ * columns_ * kRows);
     visitor_.resize(columns_ * kRows);
+    for (std::size_t c = 0; c < channels; ++c) tiers_.emplace_back(in.tiers, n_ * channels, c * n_, tiles_ * kTile, n_, kTile, number);
+    for (std::size_t c = 0; c < kColumns; ++c) crossings_[c] = crossing([&](std::size_t h) { return h ^ c; });
   }
 
   PairedStatus run(std::span<std::int64_t> finish_ps) {
@@ -146,7 +180,7 @@ class Paired {
     for (auto s = static_cast<std::size_t>(in_.first); s < n_; ++s)
       for (std::size_t c = 0; c < channels_.size(); ++c) {
         const Sent sent = put(c, 0, 0, s < group_, of(channels_[c].clock, 0));
-        get(c, 0, sent.arrives, sent.leaves);
+        get(c, 0, sent.arrives + (s < group_ ? 0 : tiers_[c].of(0, number(s))), sent.leaves);
       }
     return ended(0);
   }
@@ -168,7 +202,7 @@ class Paired {
     std::int64_t longest = 0;
     for (const PairedLinks& links : {in_.far, in_.near})
       for (const auto& column : {links.tx_ps, links.rx_ps, links.tx_latency_ps, links.rx_latency_ps}) longest = std::max(longest, std::ranges::max(column));
-    longest = std::max({longest, std::ranges::max(in_.copy_ps), std::ranges::max(in_.begin_ps) / in_.ranks});
+    longest = std::max({longest, tiers_[0].most(), std::ranges::max(in_.copy_ps), std::ranges::max(in_.begin_ps) / in_.ranks});
     for (std::size_t r = 0; r < n_; ++r) of(kLeft, r) = in_.late_ps[r];
     for (std::size_t i = 0; i < n_ * channels_.size(); ++i) {
       const Channel& c = channels_[i / n_];
@@ -213,9 +247,31 @@ class Paired {
     for (std::size_t permuted = 0; permuted < kColumns; ++permuted) {
       for (std::size_t row = 0; row < columns_ * kRows; ++row)
         for (std::size_t h = 0; h < kColumns; ++h) visitor_[row].cells[h] = there[row].cells[h ^ permuted];
-      meet_(channels_, tile(one), visitor_.data());
+      meet_visitor(one, other, permuted);
       for (std::size_t row = 0; row < moving_ * kRows; ++row)
         for (std::size_t h = 0; h < kColumns; ++h) there[row].cells[h ^ permuted] = visitor_[row].cells[h];
+    }
+  }
+
+  // Sixteen steps with the visitor, who is brought in with what switches add to its latencies.
+  void meet_visitor(std::size_t one, std::size_t other, std::size_t permuted) {
+    bool mixed = false;
+    for (std::size_t c = 0; c < channels_.size() && tiers_[c].any(); ++c) {
+      const std::int64_t adds = tiers_[c].between(one, one, other, other);
+      mixed = mixed || adds == PartnerTiers::kMixed;
+      for (std::size_t row = 0; adds > 0 && row < kRows; ++row)
+        for (const std::size_t column : {channels_[c].latency_tx, channels_[c].latency_rx})
+          for (std::int64_t& cell : visitor_[column * kRows + row].cells) cell += adds;
+    }
+    if (!mixed) return meet_(channels_, tile(one), visitor_.data(), 0, kRows);
+    const Row* const there = tile(other);
+    for (std::size_t x = 0; x < kRows; ++x) {
+      for (std::size_t c = 0; c < channels_.size(); ++c) {
+        if (tiers_[c].between(one, one, other, other) != PartnerTiers::kMixed) continue;
+        const std::size_t tx = channels_[c].latency_tx * kRows, rx = channels_[c].latency_rx * kRows;
+        add_tiers_({tiers_[c], one, other, crossings_[permuted], there + tx, there + rx, &visitor_[tx], &visitor_[rx]}, x);
+      }
+      meet_(channels_, tile(one), visitor_.data(), x, x + 1);
     }
   }
 
@@ -230,8 +286,9 @@ class Paired {
     for (std::size_t c = 0; c < channels_.size(); ++c) {
       const std::size_t clock = channels_[c].clock;
       const Sent go = put(c, r, q, inside, of(clock, r)), come = put(c, q, r, inside, of(clock, q));
-      get(c, r, come.arrives, go.leaves);
-      get(c, q, go.arrives, come.leaves);
+      const std::int64_t adds = inside ? 0 : tiers_[c].of(number(r), number(q));
+      get(c, r, come.arrives + adds, go.leaves);
+      get(c, q, go.arrives + adds, come.leaves);
     }
   }
 
@@ -277,6 +334,9 @@ class Paired {
   std::vector<Row> rows_, visitor_;  // tile by tile [columns][kRows]
   std::vector<bool> odd_;            // by tile: a rate of it changes
   decltype(&meet_alone_base) meet_;
+  std::vector<PartnerTiers> tiers_;               // by channel, of ranks in the order of cells
+  std::array<Crossing, kColumns> crossings_{};    // by how columns are permuted
+  decltype(&add_tiers_of_base) add_tiers_;
 };
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include <span>
 
 #include "exact.hpp"
+#include "partner_tiers_input.hpp"
 #include "vectors.hpp"
 
 namespace ccl_lab::sim {
@@ -37,6 +38,7 @@ struct PairedInput {
   std::span<const std::int64_t> tx_bytes_per_s, rx_bytes_per_s;  // [channels][ranks] of NICs
   std::int64_t links = 0;                                         // as many as there are
   ChangeColumns changes = {};
+  PartnerTiersInput tiers = {};       // of streams [channels][ranks]; if `alike`, what is added has to follow from the step
   Target target = Target::best;
 };
 

@@ -108,10 +108,11 @@ struct Alike {
   std::int64_t takes_ps, latency_ps;
 };
 
-// Half k of what a meeting of eight lanes does to times; both: lanes that have put on both sides now.
-template <bool kAlike, bool kFully, class Lanes, class Takes>
+// Half k of what a meeting of eight lanes does to times; both: lanes that have put on both sides now; added: to the latency between two
+// lanes, by those of the first one, if kAdds.
+template <bool kAlike, bool kFully, bool kAdds, class Lanes, class Takes>
 [[gnu::always_inline]] inline void pass(Lanes& one, Lanes& other, Takes* takes, Takes* its_takes, const Crossing& by, std::size_t k,
-                                        const Alike& alike, I64x4 ours, I64x4 its, I64x4 both) {
+                                        const Alike& alike, const std::int64_t* added, I64x4 ours, I64x4 its, I64x4 both) {
   const std::size_t at = 4 * k, there = 4 * (k ^ by.swapped);
   const auto &here_by = by.half_by[k], &there_by = by.half_by[k ^ by.swapped];
   const auto brought = [&](const auto& column) { return crossed(loaded<I64x4>(&column[there]), here_by); };
@@ -128,6 +129,7 @@ template <bool kAlike, bool kFully, class Lanes, class Takes>
     latency = loaded<I64x4>(&takes->tx_latency[at]) + brought(its_takes->rx_latency);
     its_latency = brought(its_takes->tx_latency) + loaded<I64x4>(&takes->rx_latency[at]);
   }
+  if constexpr (kAdds) latency += loaded<I64x4>(added + at), its_latency += loaded<I64x4>(added + at);
   if constexpr (kFully) ours = its = both = I64x4{} - 1;
   const I64x4 new_tx = ours ? go + tx_ps : tx, its_new_tx = its ? come + its_tx_ps : its_tx;
   const I64x4 new_rx = its ? come + rx_ps : rx, its_new_rx = ours ? go + its_rx_ps : its_rx;
@@ -163,8 +165,9 @@ struct Octets2 {
 }
 
 // All lanes of both put.
-template <bool kAlike>
-[[gnu::always_inline]] inline std::uint32_t meet_fully(const Octets2& two, const Crossing& by, const Meeting& at, const Alike& alike) {
+template <bool kAlike, bool kAdds>
+[[gnu::always_inline]] inline std::uint32_t meet_fully(const Octets2& two, const Crossing& by, const Meeting& at, const Alike& alike,
+                                                       const std::int64_t* added) {
   const I32x8 now = all_lanes(at.tick), all = all_lanes(-1);
   const auto leaves = loaded<I32x8>(two.one.leaves.data()), rx_tick = loaded<I32x8>(two.one.rx_tick.data());
   const I32x8 its_leaves = crossed(loaded<I32x8>(two.other.leaves.data()), by.by);
@@ -179,12 +182,13 @@ template <bool kAlike>
   store(two.its_steps, all_lanes(at.step + 2));
 #pragma GCC unroll 2
   for (std::size_t k = 0; k < 2; ++k)
-    pass<kAlike, true>(two.one, two.other, two.takes, two.its_takes, by, k, alike, I64x4{}, I64x4{}, I64x4{});
+    pass<kAlike, true, kAdds>(two.one, two.other, two.takes, two.its_takes, by, k, alike, added, I64x4{}, I64x4{}, I64x4{});
   return gone_on(all, now, goes, comes);
 }
 
-template <bool kAlike>
-[[gnu::always_inline]] inline std::uint32_t meet_partly(const Octets2& two, const Crossing& by, const Meeting& at, const Alike& alike) {
+template <bool kAlike, bool kAdds>
+[[gnu::always_inline]] inline std::uint32_t meet_partly(const Octets2& two, const Crossing& by, const Meeting& at, const Alike& alike,
+                                                        const std::int64_t* added) {
   const I32x8 ours = lanes_of(at.ours), its = lanes_of(at.its), now = all_lanes(at.tick);
   const auto steps = loaded<I32x8>(two.steps), leaves = loaded<I32x8>(two.one.leaves.data());
   const auto rx_tick = loaded<I32x8>(two.one.rx_tick.data());
@@ -204,8 +208,8 @@ template <bool kAlike>
   constexpr I64x4 bits[2] = {{1, 2, 4, 8}, {16, 32, 64, 128}};
 #pragma GCC unroll 2
   for (std::size_t k = 0; k < 2; ++k)
-    pass<kAlike, false>(two.one, two.other, two.takes, two.its_takes, by, k, alike, ((I64x4{} + at.ours) & bits[k]) != 0,
-                        ((I64x4{} + at.its) & bits[k]) != 0, __builtin_convertvector(loaded<I32x4>(halves[k].data()), I64x4));
+    pass<kAlike, false, kAdds>(two.one, two.other, two.takes, two.its_takes, by, k, alike, added, ((I64x4{} + at.ours) & bits[k]) != 0,
+                               ((I64x4{} + at.its) & bits[k]) != 0, __builtin_convertvector(loaded<I32x4>(halves[k].data()), I64x4));
   return gone_on(both, now, new_leaves, its_new_leaves);
 }
 
@@ -228,9 +232,11 @@ struct Met {
   std::uint64_t later = 0, not_next = 0, its_later = 0, its_not_next = 0;
 };
 
-template <bool kAlike>
-[[gnu::always_inline]] inline Met meet_words(const Words& words, const Crossing& by, const WordMeeting& at, const Alike& alike) {
+// add(k, m, lanes): what is added between octet k of the first word and m of the other one, if kAdds.
+template <bool kAlike, bool kAdds, class Add>
+[[gnu::always_inline]] inline Met meet_words(const Words& words, const Crossing& by, const WordMeeting& at, const Alike& alike, const Add& add) {
   Met met;
+  alignas(64) std::array<std::int64_t, kLanes> added;
   for (std::size_t k = 0; k < kWordOctets; ++k) {
     const auto ours = static_cast<std::uint8_t>(at.ours >> 8 * k), its = static_cast<std::uint8_t>(at.its >> 8 * k);
     if ((ours | its) == 0) continue;
@@ -238,8 +244,10 @@ template <bool kAlike>
     const Octets2 two{words.one[k],      words.other[m],           words.takes + k, words.its_takes + m,
                       words.steps + kLanes * k, words.its_steps + kLanes * m};
     const Meeting octets{at.step, at.tick, ours, its};
+    if constexpr (kAdds) add(k, m, added.data());
     const bool full = (ours & its) == 255;
-    const std::uint32_t all = full ? meet_fully<kAlike>(two, by, octets, alike) : meet_partly<kAlike>(two, by, octets, alike);
+    const std::uint32_t all = full ? meet_fully<kAlike, kAdds>(two, by, octets, alike, added.data())
+                                   : meet_partly<kAlike, kAdds>(two, by, octets, alike, added.data());
     met.later |= std::uint64_t{all & 255} << 8 * k;
     met.not_next |= std::uint64_t{all >> 8 & 255} << 8 * k;
     met.its_later |= std::uint64_t{by.masks[all >> 16 & 255]} << 8 * m;

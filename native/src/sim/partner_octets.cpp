@@ -13,6 +13,7 @@
 #include "partner_layout.hpp"
 #include "partner_octet.hpp"
 #include "partner_takes.hpp"
+#include "partner_tiers.hpp"
 #include "stream.hpp"
 #include "vectors.hpp"
 
@@ -20,9 +21,27 @@ namespace ccl_lab::sim {
 namespace {
 
 CCL_FOR_TARGETS(meet_alike, (const Words& words, const Crossing& by, const WordMeeting& at, const Alike& alike, Met& met),
-                (met = meet_words<true>(words, by, at, alike)))
+                (met = meet_words<true, false>(words, by, at, alike, nullptr)))
 CCL_FOR_TARGETS(meet_any, (const Words& words, const Crossing& by, const WordMeeting& at, const Alike& alike, Met& met),
-                (met = meet_words<false>(words, by, at, alike)))
+                (met = meet_words<false, false>(words, by, at, alike, nullptr)))
+
+// What switches add between ranks of two words, from `one` and `other` on; adds: for all of them, or kMixed.
+struct WordTiers {
+  const PartnerTiers& tiers;
+  std::size_t one, other;
+  std::int64_t adds;
+};
+
+[[gnu::always_inline]] inline Met meet_through(const Words& words, const Crossing& by, const WordMeeting& at, const Alike& alike,
+                                               const WordTiers& between) {
+  return meet_words<false, true>(words, by, at, alike, [&](std::size_t k, std::size_t m, std::int64_t* added) {
+    if (between.adds == PartnerTiers::kMixed) between.tiers.of_eight(between.one + kLanes * k, between.other + kLanes * m, by, added);
+    else std::fill_n(added, kLanes, between.adds);
+  });
+}
+
+CCL_FOR_TARGETS(meet_adding, (const Words& words, const Crossing& by, const WordMeeting& at, const Alike& alike, const WordTiers& between, Met& met),
+                (met = meet_through(words, by, at, alike, between)))
 CCL_FOR_TARGETS(find_lanes, (const std::int32_t* steps, std::int32_t step, std::uint64_t& found), (found = word_lanes_in(steps, step)))
 
 struct Free {
@@ -36,6 +55,18 @@ std::vector<std::int32_t> users(const PartnersInput& in) {
   return found;
 }
 
+// The number of each rank.
+class Numbers {
+ public:
+  Numbers(const Layout& layout, std::uint32_t n) : of_(n) {
+    for (std::uint32_t i = 0; i < n; ++i) of_[layout.rank(i)] = i;
+  }
+  std::size_t operator()(std::size_t rank) const { return of_[rank]; }
+
+ private:
+  std::vector<std::uint32_t> of_;
+};
+
 class InOctets {
  public:
   InOctets(const PartnersInput& in, PartnersOutput& out)
@@ -43,6 +74,7 @@ class InOctets {
         all_(n_ / kLanes), takes_(n_ / kLanes), step_(n_, 0), odd_(layout_.words(), 0), hit_(odd_), met_(odd_), odd_hit_(odd_), near_(n_),
         near_free_(2 * n_, 0), arrives_ps_(n_, 0), free_(2 * nics_), turns_(2 * (nics_ + n_)), stamp_of_(2 * (nics_ + n_), 0),
         changes_(in.changes, static_cast<std::size_t>(std::max<std::int64_t>(in.links, 0))), due_(layout_.words()), again_{odd_, odd_},
+        tiers_(in.tiers, n_, 0, n_, n_, kWord, Numbers(layout_, n_)), meet_adding_(meet_adding_for(in.target)),
         find_lanes_(find_lanes_for(in.target)) {}
 
   PartnersStatus run() {
@@ -93,7 +125,7 @@ class InOctets {
   static auto& of(Column& column, std::uint32_t number) { return column[number % kLanes]; }
 
   bool prepare() {
-    std::int64_t longest = std::ranges::max(in_.begin_ps) / in_.ranks;
+    std::int64_t longest = std::max(std::ranges::max(in_.begin_ps) / in_.ranks, tiers_.most());
     const std::vector<std::int32_t> using_it = users(in_);
     std::map<Takes, std::uint32_t> kinds;
     std::vector<Takes> far(n_);
@@ -109,7 +141,7 @@ class InOctets {
     }
     if (longest >= (kLatest << 1) / (8 * in_.ranks)) return false;
     const auto usual = std::ranges::max_element(kinds, {}, [](const auto& each) { return each.second; });
-    const bool alike = usual != kinds.end() && usual->first.tx_ps == usual->first.rx_ps && n_ - usual->second <= n_ / kRare;
+    const bool alike = alike_are_ = usual != kinds.end() && usual->first.tx_ps == usual->first.rx_ps && n_ - usual->second <= n_ / kRare;
     if (alike) alike_ = {usual->first.tx_ps, usual->first.tx_latency_ps + usual->first.rx_latency_ps};
     meet_ = alike ? meet_alike_for(in_.target) : meet_any_for(in_.target);
     for (std::uint32_t i = 0; i < n_; ++i) begin(i, far[i], is_regular[i] && (!alike || far[i] == usual->first));
@@ -244,10 +276,22 @@ class InOctets {
     const auto& [word, step, partner, ours, its] = event;
     const std::size_t one = word * kWordOctets, other = partner.word * kWordOctets;
     Met met;
-    meet_({&all_[one], &all_[other], &takes_[one], &takes_[other], &step_[kLanes * one], &step_[kLanes * other], partner.apart / kLanes},
-          layout_.by(partner), {step, tick_, ours, its}, alike_, met);
+    const Words words{&all_[one], &all_[other], &takes_[one], &takes_[other], &step_[kLanes * one], &step_[kLanes * other],
+                      partner.apart / kLanes};
+    const WordMeeting at{step, tick_, ours, its};
+    if (!tiers_.any()) meet_(words, layout_.by(partner), at, alike_, met);
+    else meet_through_tiers(event, words, at, met);
     go_on(word, step + 2, met.later, met.not_next, partner, partner.word);
     go_on(partner.word, step + 2, met.its_later, met.its_not_next, partner, word);
+  }
+
+  void meet_through_tiers(const Event& event, const Words& words, const WordMeeting& at, Met& met) {
+    const auto& [word, step, partner, ours, its] = event;
+    const std::int64_t adds = tiers_.between(word, word, partner.word, partner.word);
+    if (alike_are_ && adds != PartnerTiers::kMixed)
+      meet_(words, layout_.by(partner), at, {alike_.takes_ps, alike_.latency_ps + adds}, met);
+    else
+      meet_adding_(words, layout_.by(partner), at, alike_, {tiers_, kWord * word, kWord * partner.word, adds}, met);
   }
 
   // Lanes of a word come to a step, as the puts of their partners in the one before, of word `its`, have left.
@@ -322,7 +366,7 @@ class InOctets {
     b = put.near ? start + receives.rx_ps : through(start, start + receives.rx_ps, put.b);
     const std::int64_t leaves = std::max(a, b);
     of(takes_[i / kLanes].left, i) = std::max(of(takes.left, i), leaves);
-    arrives_ps_[i] = leaves + sends.tx_latency_ps + receives.rx_latency_ps;
+    arrives_ps_[i] = leaves + sends.tx_latency_ps + receives.rx_latency_ps + (put.near ? 0 : tiers_.of(i, j));
     latest_ps_ = std::max(latest_ps_, arrives_ps_[i]);
     if ((step_[i] |= 1) != step_[j]) return;  // it has not come so far
     const std::int64_t here = arrives(j, i, put.near), there = arrives(i, j, put.near);
@@ -339,7 +383,7 @@ class InOctets {
     if (near || is_odd(i) || is_odd(j)) return arrives_ps_[i];
     const OctetTakes &takes = takes_[i / kLanes], &its = takes_[j / kLanes];
     const std::int64_t longer = std::max<std::int64_t>(0, of(its.rx, j) - of(takes.tx, i));
-    return of(all_[i / kLanes].tx, i) + longer + of(takes.tx_latency, i) + of(its.rx_latency, j);
+    return of(all_[i / kLanes].tx, i) + longer + of(takes.tx_latency, i) + of(its.rx_latency, j) + tiers_.of(i, j);
   }
 
   // Saturated where nothing passes any more.
@@ -382,6 +426,9 @@ class InOctets {
   std::vector<Put> singles_;
   Alike alike_{};
   decltype(&meet_any_base) meet_ = nullptr;
+  PartnerTiers tiers_;                                  // by number, and word
+  bool alike_are_ = false;                              // regular ranks are
+  decltype(&meet_adding_base) meet_adding_;
   decltype(&find_lanes_base) find_lanes_;
   std::int32_t tick_ = 0;
   std::uint32_t stamp_ = 0;

@@ -5,12 +5,14 @@
 #include <array>
 #include <bit>
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <utility>
 #include <vector>
 
 #include "partner_octet.hpp"
 #include "partner_takes.hpp"
+#include "partner_tiers.hpp"
 #include "stream.hpp"
 #include "vectors.hpp"
 
@@ -38,10 +40,10 @@ struct Seen {
   I32x8 wrong{}, together{};
 };
 
-// Eight ranks of a row meet eight of another one, backwards.
-template <bool kAlike>
+// Eight ranks of a row meet eight of another one, backwards; added: to latencies, if kAdds.
+template <bool kAlike, bool kAdds>
 [[gnu::always_inline]] inline void meet_eight(Row one, Row other, RowTakes takes, RowTakes its_takes, const Crossing& back,
-                                              const Alike& alike, Seen& seen) {
+                                              const Alike& alike, const std::int64_t* added, Seen& seen) {
   const auto batch = loaded<I32x8>(one.batch), tx_tick = loaded<I32x8>(one.tx_tick), rx_tick = loaded<I32x8>(one.rx_tick);
   const auto brought = [&](const std::int32_t* column) { return crossed(loaded<I32x8>(column), back.by); };
   const I32x8 its_batch = brought(other.batch), its_tx_tick = brought(other.tx_tick), its_rx_tick = brought(other.rx_tick);
@@ -61,7 +63,7 @@ template <bool kAlike>
   store(other.batch, crossed(leaves > (last >> kBatchBits) ? leaves << kBatchBits : last + 1, back.by));
 #pragma GCC unroll 2
   for (std::size_t k = 0; k < 2; ++k)
-    pass<kAlike, true>(one, other, &takes, &its_takes, back, k, alike, I64x4{}, I64x4{}, I64x4{});
+    pass<kAlike, true, kAdds>(one, other, &takes, &its_takes, back, k, alike, added, I64x4{}, I64x4{}, I64x4{});
 }
 
 // All columns of ranks, and of what they take.
@@ -78,25 +80,37 @@ struct Ranks {
 };
 
 // Ranks low, low + 1, … meet those from high on, backwards: `count` of them, a multiple of eight.
-template <bool kAlike>
+template <bool kAlike, bool kAdds>
 [[gnu::always_inline]] inline void meet_row(const Ranks& all, std::size_t low, std::size_t high, std::size_t count, const Crossing& back,
-                                            const Alike& alike, Seen& seen) {
+                                            const Alike& alike, const std::int64_t* added, Seen& seen) {
   Seen here = seen;
   for (std::size_t i = 0; i < count; i += kLanes) {
     const std::size_t r = low + i, p = high - i - (kLanes - 1);
-    meet_eight<kAlike>(all.at(r), all.at(p), all.takes_at(r), all.takes_at(p), back, alike, here);
+    meet_eight<kAlike, kAdds>(all.at(r), all.at(p), all.takes_at(r), all.takes_at(p), back, alike, added + i, here);
   }
   seen = here;
 }
 
+[[gnu::always_inline]] inline void tiers_of_row(const PartnerTiers& tiers, std::size_t low, std::size_t high, std::size_t count,
+                                                const Crossing& back, std::int64_t* added) {
+  for (std::size_t i = 0; i < count; i += kLanes) tiers.of_eight(low + i, high - i - (kLanes - 1), back, added + i);
+}
+
 CCL_FOR_TARGETS(row_alike,
                 (const Ranks& all, std::size_t low, std::size_t high, std::size_t count, const Crossing& back, const Alike& alike,
-                 Seen& seen),
-                (meet_row<true>(all, low, high, count, back, alike, seen)))
+                 const std::int64_t* added, Seen& seen),
+                (meet_row<true, false>(all, low, high, count, back, alike, added, seen)))
 CCL_FOR_TARGETS(row_any,
                 (const Ranks& all, std::size_t low, std::size_t high, std::size_t count, const Crossing& back, const Alike& alike,
-                 Seen& seen),
-                (meet_row<false>(all, low, high, count, back, alike, seen)))
+                 const std::int64_t* added, Seen& seen),
+                (meet_row<false, false>(all, low, high, count, back, alike, added, seen)))
+CCL_FOR_TARGETS(row_adds,
+                (const Ranks& all, std::size_t low, std::size_t high, std::size_t count, const Crossing& back, const Alike& alike,
+                 const std::int64_t* added, Seen& seen),
+                (meet_row<false, true>(all, low, high, count, back, alike, added, seen)))
+CCL_FOR_TARGETS(row_tiers,
+                (const PartnerTiers& tiers, std::size_t low, std::size_t high, std::size_t count, const Crossing& back, std::int64_t* added),
+                (tiers_of_row(tiers, low, high, count, back, added)))
 
 // A rank's links inside its node.
 struct Near {
@@ -109,7 +123,8 @@ class InRows {
  public:
   InRows(const PartnersInput& in, PartnersOutput& out)
       : in_(in), out_(out), n_(static_cast<std::size_t>(in.ranks)), back_(crossing([](std::size_t l) { return kLanes - 1 - l; })),
-        odd_(n_ + 1, 0), near_(n_), row_alike_(row_alike_for(in.target)), row_any_(row_any_for(in.target)) {
+        odd_(n_ + 1, 0), near_(n_), tiers_(in.tiers, n_, 0, n_, n_, kRow, std::identity{}), row_alike_(row_alike_for(in.target)),
+        row_any_(row_any_for(in.target)), row_adds_(row_adds_for(in.target)), row_tiers_(row_tiers_for(in.target)) {
     for (auto& column : times_) column.assign(n_, 0);
     for (auto& column : ticks_) column.assign(n_, &column == &ticks_[3] ? -1 : 0);
     all_ = {{times_[0].data(), times_[1].data(), times_[2].data(), ticks_[0].data(), ticks_[1].data(), ticks_[2].data(), ticks_[3].data()},
@@ -132,7 +147,7 @@ class InRows {
 
  private:
   bool prepare() {
-    std::int64_t longest = std::ranges::max(in_.begin_ps) / in_.ranks;
+    std::int64_t longest = std::max(std::ranges::max(in_.begin_ps) / in_.ranks, tiers_.most());
     std::map<Takes, std::size_t> kinds;
     std::vector<Takes> far(n_);
     std::vector<std::size_t> first(n_, n_);
@@ -179,7 +194,23 @@ class InRows {
 
   void row(std::size_t low, std::size_t high, std::size_t count) {
     const bool alike = odd_[low + count] == odd_[low] && odd_[high + 1] == odd_[high + 1 - count];
-    (alike ? row_alike_ : row_any_)(all_, low, high, count, back_, alike_, seen_);
+    if (tiers_.any()) return row_through_tiers(low, high, count, alike);
+    (alike ? row_alike_ : row_any_)(all_, low, high, count, back_, alike_, nullptr, seen_);
+  }
+
+  void row_through_tiers(std::size_t low, std::size_t high, std::size_t count, bool alike) {
+    const auto block = [&](std::size_t r) { return tiers_.block_of(r); };
+    const std::int64_t adds = tiers_.between(block(low), block(low + count - 1), block(high + 1 - count), block(high));
+    if (alike && adds != PartnerTiers::kMixed) {
+      row_alike_(all_, low, high, count, back_, {alike_.takes_ps, alike_.latency_ps + adds}, nullptr, seen_);
+      return;
+    }
+    if (added_.size() < count || adds == PartnerTiers::kMixed || adds != adds_) {
+      added_.assign(std::max(count, added_.size()), adds);
+      if (adds == PartnerTiers::kMixed) row_tiers_(tiers_, low, high, count, back_, added_.data());
+      adds_ = adds;
+    }
+    row_adds_(all_, low, high, count, back_, alike_, added_.data(), seen_);
   }
 
   struct Sent {
@@ -210,7 +241,7 @@ class InRows {
     came(row.came[to], row.batch[from]);
     const std::int64_t leaves = std::max(row.tx[from], row.rx[to]);
     takes.left[from] = std::max(takes.left[from], leaves);
-    return {leaves + takes.tx_latency[from] + takes.rx_latency[to], row.tx_tick[from]};
+    return {leaves + takes.tx_latency[from] + takes.rx_latency[to] + tiers_.of(from, to), row.tx_tick[from]};
   }
 
   Sent put_inside(std::size_t from, std::size_t to) {
@@ -245,7 +276,11 @@ class InRows {
   std::vector<std::uint32_t> odd_;  // of ranks before each, how many have links unlike most
   std::vector<Near> near_;
   Alike alike_{};
-  decltype(&row_any_base) row_alike_, row_any_;
+  PartnerTiers tiers_;
+  std::vector<std::int64_t> added_;  // to a row's latencies, and `adds_` if that is one number
+  std::int64_t adds_ = PartnerTiers::kMixed;
+  decltype(&row_any_base) row_alike_, row_any_, row_adds_;
+  decltype(&row_tiers_base) row_tiers_;
   Seen seen_;
   bool wrong_ = false;
   std::int64_t turns_ = 0;

@@ -6,6 +6,7 @@
 #include <bit>
 #include <compare>
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <new>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "order.hpp"
 #include "partner_octets.hpp"
 #include "partner_rows.hpp"
+#include "partner_tiers.hpp"
 #include "stream.hpp"
 
 namespace ccl_lab::sim {
@@ -36,6 +38,7 @@ bool good(const PartnersInput& in, const PartnersOutput& out) {
   if (in.bytes_per_s.size() != links || in.latency_ps.size() != links || !all(in.latency_ps, time)) return false;
   if (!all(in.bytes_per_s, [](std::int64_t v) { return v >= 0; })) return false;
   if (!Changes::good(in.changes, static_cast<std::size_t>(std::max<std::int64_t>(in.links, 0)))) return false;
+  if (!PartnerTiers::good(in.tiers, n * channels)) return false;
   return in.link.size() == (in.changes.link.empty() ? 0 : 2 * nics) && all(in.link, [&](std::int32_t v) { return v >= 0 && v < in.links; });
 }
 
@@ -111,7 +114,7 @@ struct Waiting {
   Put put;
 };
 
-// kPlain: a power of two of ranks on one channel, none late, not in place, and no rate changes.
+// kPlain: a power of two of ranks on one channel, none late, not in place, no rate changes, and switches add nothing.
 template <bool kPlain>
 class Partners {
  public:
@@ -120,7 +123,7 @@ class Partners {
         all_(in.nic.size()), step_(in.nic.size(), 0), links_(2 * (std::size_t{nics_} + n_)), stamp_of_(links_.size(), 0),
         left_tick_(in.in_place ? in.nic.size() : 0, 0), leaves_ps_(left_tick_.size(), 0),
         turns_(links_.size()), changes_(in.changes, static_cast<std::size_t>(std::max<std::int64_t>(in.links, 0))), soon_(in.nic.size()),
-        copying_(left_tick_.size()) {}
+        copying_(left_tick_.size()), tiers_(in.tiers, all_.size(), 0, all_.size(), all_.size(), all_.size(), std::identity{}) {}
 
   PartnersStatus run() {
     if (!prepare()) return PartnersStatus::too_long;
@@ -151,7 +154,8 @@ class Partners {
   bool prepare() {
     const auto other = std::ranges::find_if(in_.bytes, [&](std::int64_t v) { return v != in_.bytes[0]; });
     const std::array<std::int64_t, 2> sizes{in_.bytes[0], other == in_.bytes.end() ? in_.bytes[0] : *other};
-    std::int64_t longest = std::max({std::ranges::max(in_.copy_ps), std::ranges::max(in_.latency_ps), std::ranges::max(in_.begin_ps) / in_.ranks});
+    std::int64_t longest = std::max({std::ranges::max(in_.copy_ps), std::ranges::max(in_.latency_ps), tiers_.most(),
+                                     std::ranges::max(in_.begin_ps) / in_.ranks});
     std::map<LinkKind, std::uint32_t> kinds;
     for (std::size_t i = 0; i < links_.size(); ++i) {
       LinkKind kind{{}, in_.latency_ps[i]};
@@ -256,6 +260,7 @@ class Partners {
     const std::int64_t leaves = std::max(a.free_ps, b.free_ps);
     own.left_ps = std::max(own.left_ps, leaves);
     own.arrives_ps = leaves + sends.latency_ps + receives.latency_ps;
+    if (!kPlain && far && tiers_.any()) own.arrives_ps += tiers_.of(put.from, put.to);
     latest_ps_ = std::max(latest_ps_, own.arrives_ps);
     if (in_place()) {
       leaves_ps_[put.from] = leaves;
@@ -305,6 +310,7 @@ class Partners {
   Changes changes_;
   Calendar soon_, copying_;                          // in the first batch of puts of a tick, and the second one
   std::array<std::vector<std::uint32_t>, 2> due_;    // in the next batch of this tick, and the one after it
+  PartnerTiers tiers_;
   std::vector<std::uint32_t> now_;
   std::vector<Put> puts_;
   std::vector<Waiting> waiting_;
@@ -323,7 +329,8 @@ PartnersStatus simulate_partners(const PartnersInput& in, PartnersOutput& out) n
     if (const PartnersStatus status = simulate_in_rows(in, out); status != PartnersStatus::out_of_order) return status;
   if (in.ranks * in.ranks * in.channels > in.most_puts) return PartnersStatus::too_many;
   const bool late = std::ranges::max(in.late_ps) > 0;
-  const bool plain = std::has_single_bit(static_cast<std::uint64_t>(in.ranks)) && in.channels == 1 && !late && !in.in_place && in.link.empty();
+  const bool plain = std::has_single_bit(static_cast<std::uint64_t>(in.ranks)) && in.channels == 1 && !late && !in.in_place && in.link.empty() &&
+                     in.tiers.latency_ps.empty();
   return plain ? Partners<true>(in, out).run() : Partners<false>(in, out).run();
 } catch (const std::bad_alloc&) {
   return PartnersStatus::out_of_memory;

@@ -15,6 +15,7 @@
 #include <span>
 
 #include "exact.hpp"
+#include "partner_tiers_input.hpp"
 #include "vectors.hpp"
 
 namespace ccl_lab::sim {
@@ -33,6 +34,7 @@ struct PartnersInput {
   std::span<const std::int32_t> link;                  // of those of NICs, as `changes` numbers them; empty where nothing changes
   std::int64_t links = 0;                              // as many as there are
   ChangeColumns changes = {};
+  PartnerTiersInput tiers = {};                        // of streams
   bool side_by_side = true;                            // false: never several ranks at a time, for tests
   std::int64_t most_puts = std::numeric_limits<std::int64_t>::max();  // that may be told one by one
   Target target = Target::best;
