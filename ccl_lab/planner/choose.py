@@ -143,7 +143,7 @@ def _in_step(problem: Problem) -> bool:
     topology, algorithm = problem.topology, ALGORITHMS[problem.collective]["paired"]
     own = topology.nics_per_node >= topology.gpus_per_node and bool(np.all(topology.nic_bytes_per_s > 0))
     even = problem.n == topology.gpus_per_node * topology.n_nodes and problem.n & (problem.n - 1) == 0
-    return own and even and not topology.tiers_add_latency and algorithm.paired is not None and algorithm.paired(problem) is not None
+    return own and even and algorithm.paired is not None and algorithm.paired(problem) is not None
 
 
 # Partners swap all they hold, in blocks that lie apart: as many puts in a row as there are blocks.
