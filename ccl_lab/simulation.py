@@ -28,6 +28,7 @@ from .simulator.changes import Changes
 from .simulator.exact import Times, exact_times, late_times_ps, picoseconds
 from .simulator.loads import nic_bytes
 from .simulator.op_rows import nic_rows, rank_rows, step_rows
+from .simulator.patience import patient
 from .topo import Topology, topology_from_text
 from .trace import Trace
 from .trace.statistics import bandwidths
@@ -46,10 +47,11 @@ TIERS = ("exact", "shared", "estimate")
 Result = Union[Trace, Summary]
 
 
+@patient
 def simulate(what: Schedule | Outline | str, topology: Topology | str, nbytes: Size | None = None, dtype: str | None = None,
              counts: Any = None, late: Any = None, compute_ps: Any = None, alpha: Duration = 0, interference: float = 1.0, *,
              faults: Sequence[str] = (), result: str = "auto", tier: str = "exact", jobs: Sequence[Job] = (),
-             rows: Sequence[str] = (), **options: Any) -> Result:  # fmt: skip
+             rows: Sequence[str] = (), patience: float | None = None, **options: Any) -> Result:  # fmt: skip
     """The times of a collective on the modelled links of `topology`.
 
     what: a Schedule, or the name of a collective, which is planned with `options` (those of `plan`: algorithm, redop, in_place, root,
@@ -59,6 +61,7 @@ def simulate(what: Schedule | Outline | str, topology: Topology | str, nbytes: S
     carry all their transfers at one time, fairly, those of other `jobs` (simulator.Job) too; "estimate": the planner's closed form.
     rows: of "ranks", "nodes" (those that end last), "nics" (those that are busy longest), "steps", "rank:7" (its ops) and "nic:7:2" (what
     NIC 2 of node 7 carried), in `meta["rows"]` of a Summary; the last three, of the exact tier, unroll the schedule: up to 4,000,000 ops.
+    patience: how many times the usual work, which is some minutes, the exact tier may do before it refuses (1).
 
     Raises UsageError for an unknown name, option, fault or size, ShapeError where schedule and topology differ in ranks, UnsupportedError
     for a schedule that can only be timed op by op and has too many. Cost: milliseconds for a few ranks; a second for 131,072.

@@ -24,7 +24,7 @@ from typing import Any
 from .errors import CclError, DecodeError, UsageError, suggest
 
 ARGUMENTS = ("what", "topology", "nbytes", "dtype", "late", "alpha", "faults", "algorithm", "redop", "in_place", "root", "peer", "channels",
-             "mapped", "tier")  # fmt: skip
+             "mapped", "tier", "patience")  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,8 @@ def add_commands(commands: Any) -> None:
     simulate.add_argument("--fault", action="append", default=[], metavar="SPEC",
                           help="what is wrong: nic:node=7,nic=2 (gone), nic:node=7,nic=2,factor=4 (slower), both with at=1ms,until=3ms "
                                "too; rank:rank=3,factor=2, rank:rank=3,late=1ms (repeatable)")  # fmt: skip
+    simulate.add_argument("--patience", type=float, metavar="FACTOR",
+                          help="how many times the usual work, some minutes, may be done before an algorithm is refused (default: 1)")
     simulate.add_argument("--tier", default="exact", metavar="NAME",
                           help="exact; shared: transfers share links, those between switches too; estimate: the planner's closed form "
                                "(default: %(default)s)")  # fmt: skip
@@ -109,12 +111,13 @@ def run_simulate(arguments: argparse.Namespace) -> int:
     topology = topology_from_text(arguments.topology)
     rows = [word for word in arguments.rows.split(",") if word]
     if arguments.schedule:
-        found = simulate(schedule_from(arguments, topology), topology, faults=arguments.fault, tier=arguments.tier, rows=rows)
+        found = simulate(schedule_from(arguments, topology), topology, faults=arguments.fault, tier=arguments.tier, rows=rows,
+                         patience=arguments.patience)
     else:
         options = plan_options(arguments) | ({} if arguments.channels is None else {"channels": arguments.channels})
         found = simulate(arguments.collective, topology, arguments.bytes, arguments.dtype, faults=arguments.fault, tier=arguments.tier,
                          rows=rows, result="trace" if arguments.out else "auto", algorithm=arguments.algorithm,
-                         redop=arguments.redop, **options)  # fmt: skip
+                         redop=arguments.redop, patience=arguments.patience, **options)  # fmt: skip
     wall_s = time.perf_counter() - begin
     if arguments.out:
         found.save(arguments.out)

@@ -22,6 +22,7 @@ from ..ir.builder import Ints
 from ..topo import Topology
 from .changes import NONE, Changes
 from .columns import too_long
+from .patience import check_work
 
 I64 = npt.NDArray[np.int64]
 I32 = npt.NDArray[np.int32]
@@ -60,8 +61,8 @@ class _Timer(Builder):
     def repeat(self, times: I64, emit: Callable[[I64, int], None]) -> None:
         """One of them is told, and how often it comes; all are where ranks have several channels, or others meet them on a link."""
         if self._singly or self.channels > 1 or self.timetable or not len(times) or times.max() <= 1:
-            if int(times.sum()) > _MOST_SINGLY:
-                raise Inapplicable(f"ranks have {self.channels} channels, whose puts take turns on what these share")
+            check_work(int(times.sum()), _MOST_SINGLY, f"ops of ranks with {self.channels} channels, which take turns on what these share,",
+                       100e-9)  # fmt: skip
             super().repeat(times, emit)
             return
         rows = np.flatnonzero(times > 0)
@@ -137,8 +138,7 @@ def flow_finish(outline: Outline, topology: Topology, count: int, itemsize: int,
         except Inapplicable as why:
             if singly or not timers or not timers[-1].unordered:
                 raise
-            if (outline.ops_about if ordered else outline.told_about) > MOST_ORDERED:
-                raise Inapplicable(f"{why}, and at most {MOST_ORDERED:,} ops are put in order") from None
+            check_work(outline.ops_about if ordered else outline.told_about, MOST_ORDERED, f"ops put in order ({why})", 300e-9)
             return None
         return timers[-1]
 

@@ -39,11 +39,15 @@ from ..errors import Inapplicable, UsageError
 from ..ir import RingLoops
 from ..topo import Topology
 from .changes import NONE, Changes
+from .patience import allowed, check_work
 
 I64 = npt.NDArray[np.int64]
 
 # Messages that are timed each by itself take some 50 ns; those of all units at once 1 ns.
 _MOST_EACH, _MOST_SWEPT = 2_000_000_000, 20_000_000_000
+
+# Of rings in both directions 0.2 µs; rounds of nodes that wait for one another in no rhythm some 10 µs.
+_MOST_BOTH_WAYS, _MOST_ROUNDS = 600_000_000, 30_000_000
 
 # Of equal units, where fewer would do: what they send goes round among so many at a time.
 _MOST_COPIES = 1024
@@ -259,7 +263,8 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
         return _told(rows, loops, rings, topology, kinds, begin, several, changes) | {
             "alpha_ps": alpha_ps, "nominal_bytes": nominal_bytes, "n_sizes": sizes.shape[-1], "jumps": jumps,
             "bytes": np.ascontiguousarray(sizes).ravel(), "one_by_one": one_by_one, "merged": merged, "timetable": loops.timetable,
-            "followed": False, "own_time": False, "swept": False,
+            "followed": False, "own_time": False, "swept": False, "most_merged": allowed(_MOST_EACH),
+            "most_both_ways": allowed(_MOST_BOTH_WAYS), "most_rounds": allowed(_MOST_ROUNDS),
             "backward": rows.backward.astype(np.uint8)[: len(rows.backward) * both_ways]}  # fmt: skip
 
     def again(sizes: I64, free: I64, begin: tuple[I64, I64] | None, one_by_one: bool = False) -> tuple[I64, I64, I64, dict[str, int]]:
@@ -276,14 +281,13 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
         messages = units * chains * stations * slices * loops.depth * loops.steps
         of_one_length = cache(lambda: again(sizes.max(axis=-1, keepdims=True), free, begin, one_by_one=True))
         if found is None and simple and jumps and not rows.backward.any():
-            found = _unit_by_unit(of_one_length, lambda: told(units), rows.shape, slices, is_last=messages > _MOST_EACH)
-        if found is None and simple and stations == 1 and not changes and messages <= _MOST_SWEPT:
+            found = _unit_by_unit(of_one_length, lambda: told(units), rows.shape, slices, is_last=messages > allowed(_MOST_EACH))
+        if found is None and simple and stations == 1 and not changes and messages <= allowed(_MOST_SWEPT):
             found = _step_by_step("swept", of_one_length, told(units), rows.shape, slices)
         if found is not None:
             return found
-        if messages > _MOST_EACH:
-            raise Inapplicable("chunks differ by an element, so that no two messages are alike, and there are too many to time each "
-                               f"(none differ where the number of elements is a multiple of {loops.parts:,})")
+        check_work(messages, _MOST_EACH, "messages, no two alike since chunks differ by an element (none do where the number of elements "
+                   f"is a multiple of {loops.parts:,}),", 50e-9)  # fmt: skip
     both_ways = bool(rows.backward.any()) and turn > 2
     if both_ways:
         kinds = rows.kinds(free, both_ways)
@@ -429,15 +433,18 @@ def kinds_of(table: I64) -> tuple[I64, I64]:
     return np.unique(kind, return_index=True)[1], kind
 
 
+_MORE = "; patience=10 allows ten times as many"
+
+
 def _check(status: int) -> None:
     if status == _OUT_OF_MEMORY:
         raise MemoryError("simulating rings")
     if status == _DISORDER:
         raise Inapplicable("a link would be served in another order than round by round, and there are too many messages to time each")
     if status == _TOO_MUCH:
-        raise Inapplicable("lanes wait for one another in a rhythm that is not found, and there are too many rounds to time each")
+        raise Inapplicable(f"lanes wait for one another in a rhythm that is not found, with too many rounds to time each{_MORE}")
     if status == _TOO_MANY:
-        raise Inapplicable("rings in both directions pass through too many nodes that are unlike each other")
+        raise Inapplicable(f"rings in both directions pass through too many nodes that are unlike each other{_MORE}")
     if status == _OVERFLOW:
         raise UsageError("the schedule would take more than 13 days, or nominal time does not fit: raise the rates or lower the size.")
     if status != _OK:

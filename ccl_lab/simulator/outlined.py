@@ -40,6 +40,7 @@ from .loops import I64, flat_finish
 from .meetings import meeting_finish
 from .paired import paired_finish
 from .pairs import pair_finish
+from .patience import allowed, check_work
 from .rails import rail_finish
 from .summary import Summary
 from .swap_lanes import swap_lane_finish
@@ -74,7 +75,7 @@ def finish_times(outline: Outline, topology: Topology, nbytes: Size | None = Non
                                         merge=merge, jumps=jumps)
             return found, {"as": "rings", **counts}
         except Inapplicable:
-            if outline.told_about > _MOST_TOLD:
+            if outline.told_about > allowed(_MOST_TOLD):
                 raise
     for kind, part, finish in (("chains", outline.chains, chain_finish), ("pairs", outline.pairs, pair_finish),
                                ("rails", outline.rails, rail_finish), ("meetings", outline.meetings, meeting_finish),
@@ -85,7 +86,7 @@ def finish_times(outline: Outline, topology: Topology, nbytes: Size | None = Non
             found, counts = finish(part, topology, outline.count_of(size, dtype), itemsize, late_ps, alpha_ps, changes, merge=merge)
             return found, {"as": kind, **counts}
         except Inapplicable:
-            if outline.told_about > (_MOST_FLOW if kind in ("meetings", "trees") else _MOST_TOLD):  # told as they happen
+            if outline.told_about > allowed(_MOST_FLOW if kind in ("meetings", "trees") else _MOST_TOLD):  # told as they happen
                 raise
     if outline.paired is not None:
         try:
@@ -93,7 +94,7 @@ def finish_times(outline: Outline, topology: Topology, nbytes: Size | None = Non
                                           merge=merge)
             return found, {"as": "exchanges", **counts}
         except Inapplicable:
-            if outline.told_about > _MOST_TOLD:
+            if outline.told_about > allowed(_MOST_TOLD):
                 raise
     if outline.swaps:
         count = outline.count_of(size, dtype)
@@ -104,10 +105,9 @@ def finish_times(outline: Outline, topology: Topology, nbytes: Size | None = Non
             found, counts = swap_lane_finish(outline, topology, count, itemsize, late_ps, alpha_ps, changes)
             return found, {"as": "swaps", "by_lane": True, **counts}
         except Inapplicable:
-            if outline.told_about > _MOST_TOLD:
+            if outline.told_about > allowed(_MOST_TOLD):
                 raise
-    if outline.told_about > _MOST_FLOW:
-        raise Inapplicable("told one by one they would take many minutes")
+    check_work(outline.told_about, _MOST_FLOW, "ops, told one by one,", 100e-9)
     count = 0 if outline.collective == "barrier" else outline.count_of(size, dtype)
     with contextlib.suppress(Inapplicable):
         found, counts = in_step_finish(outline, topology, count, itemsize, late_ps, alpha_ps, changes, merge=merge)

@@ -21,6 +21,7 @@ from ..ir import Pairs
 from ..topo import Topology
 from .changes import NONE, Changes
 from .columns import busy_ps, check, no_changes_inside, period, tier_columns, too_long
+from .patience import allowed, check_work
 
 I64 = npt.NDArray[np.int64]
 
@@ -32,6 +33,8 @@ _MOST_ODD = 500_000_000
 _MOST_ORDERED = 2_000_000_000
 # Puts of nodes that exchange pieces: 10 ns each, with those of their neighbours, which are not put side by side then; kinds of such nodes.
 _MOST_CUT, _MOST_KINDS = 4_000_000_000, 64
+# Words of bits that are looked at for turns that follow no pattern: some minutes.
+_MOST_WORK = 300_000_000_000
 # Free NICs of a turn, from which on pairs of them are looked at instead of rounds: the fastest of 4, 8, …, 256 among 8,192 ranks.
 _FEW = 16
 
@@ -63,9 +66,8 @@ def pair_finish(pairs: Pairs, topology: Topology, count: int, itemsize: int, lat
     alike = merge and not len(odd.node) and not topology.tiers_add_latency
     units = period([*columns.values(), local, *where, *kind]) if alike else nodes
     _few(nodes, units, group, pairs.channels)
-    if pairs.copies and pairs.channels > 1 and len(odd.node) and pairs.channels * grid.size**2 > _MOST_ORDERED:
-        raise Inapplicable("channels of a rank copy in one memory, each rank around lost NICs in an order of its own, and at most "
-                           f"{_MOST_ORDERED:,} puts are timed so")
+    if pairs.copies and pairs.channels > 1 and len(odd.node):
+        check_work(pairs.channels * grid.size**2, _MOST_ORDERED, "puts, whose copies each rank makes in an order of its own,", 100e-9)
     cut = _few_cut(cut, nodes, units, group)
     sizes, lanes = cut.bytes[: pairs.channels] if pairs.cuts else pairs.part_bytes(count, itemsize), pairs.channels * group
     arrived, left = np.zeros(lanes * units, np.int64), np.zeros(lanes * units, np.int64)
@@ -75,8 +77,9 @@ def pair_finish(pairs: Pairs, topology: Topology, count: int, itemsize: int, lat
     places = np.zeros(lanes * units if pairs.sums else 0, np.int64)
     status, dealt = _core.simulate_pairs({
         "nodes": nodes, "units": units, "group": group, "nics": m, "channels": pairs.channels, "alpha_ps": alpha_ps,
-        "nic": nic, "odd_node": odd.node, "odd_nic": odd.nic, "few": few, "bytes": sizes, "arrived_ps": arrived, "left_ps": left,
-        "places": places, "copy_ps": copy, "flushes": pairs.flushes, "links": len(links), "target": target,
+        "nic": nic, "odd_node": odd.node, "odd_nic": odd.nic, "few": few, "most_work": allowed(_MOST_WORK), "bytes": sizes,
+        "arrived_ps": arrived, "left_ps": left, "places": places, "copy_ps": copy, "flushes": pairs.flushes,
+        "links": len(links), "target": target,
         **tier_columns(topology), **cut.columns, "cut_by_node": pairs.cuts is not None and pairs.cuts.by_node,
         **{name: np.ascontiguousarray(column[:units].T, np.int64).ravel() for name, column in columns.items()},
         **{name: np.ascontiguousarray(link[:units if changes else 0].T, np.int32).ravel()
@@ -126,8 +129,8 @@ def _nics(pairs: Pairs, topology: Topology) -> tuple[npt.NDArray[np.int32], _Odd
     nic = topology.nic_of(grid[:, None, :], np.arange(pairs.channels)[None, :, None]).reshape(len(grid), -1)
     kinds, kind_of, n = np.unique(nic, axis=0, return_inverse=True, return_counts=True)
     odd = np.flatnonzero(kind_of.ravel() != n.argmax())
-    if len(odd) * grid.size * nic.shape[1] > _MOST_ODD:
-        raise Inapplicable(f"NICs are lost at {len(odd):,} nodes, whose puts follow no pattern")
+    check_work(len(odd) * grid.size * nic.shape[1], _MOST_ODD, f"puts of {len(odd):,} nodes that lost NICs, which follow no pattern,",
+               700e-9)  # fmt: skip
     return np.ascontiguousarray(kinds[n.argmax()], np.int32), _Odd(odd.astype(np.int32), np.ascontiguousarray(nic[odd], np.int32).ravel())
 
 
@@ -178,16 +181,17 @@ def _few_cut(cut: _Cut, nodes: int, units: int, group: int) -> _Cut:
     if not len(kind):
         return cut
     pieces, ways = int(np.diff(first[::group]).max()) * group, len(cut.columns["cut_left"]) - 1
-    if ways > _MOST_KINDS or 2 * np.count_nonzero(kind) * nodes * pieces > _MOST_CUT:
-        raise Inapplicable(f"NICs are lost at {np.count_nonzero(kind):,} nodes, in {ways:,} ways, whose puts are timed one by one")
+    if ways > _MOST_KINDS:
+        raise Inapplicable(f"NICs are lost at {np.count_nonzero(kind):,} nodes, in {ways:,} ways, and at most {_MOST_KINDS} are told apart")
+    lost = int(np.count_nonzero(kind))
+    check_work(2 * lost * nodes * pieces, _MOST_CUT, f"puts of {lost:,} nodes that lost NICs, one by one,", 10e-9)
     return cut._replace(columns=cut.columns | {"cut_kind": kind})
 
 
 def _few(nodes: int, units: int, group: int, channels: int) -> None:
     puts, inside = (nodes - 1) * units * group * group * channels, units * group * (group - 1) * channels
-    if puts > _MOST_PUTS or inside > _MOST_INSIDE:
-        raise Inapplicable(f"{puts + inside:,} puts differ, and at most {_MOST_PUTS:,} between nodes and {_MOST_INSIDE:,} inside them are "
-                           "timed one by one")
+    check_work(puts, _MOST_PUTS, "puts between nodes, no two of them alike,", 1.5e-9)
+    check_work(inside, _MOST_INSIDE, "puts inside nodes, no two of them alike,", 2e-9)
 
 
 def _summed(pairs: Pairs, sizes: I64, local: I64, arrived: I64, left: I64, order: I64) -> I64:

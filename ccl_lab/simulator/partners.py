@@ -17,6 +17,7 @@ from ..ir import Paired
 from ..topo import Topology
 from .changes import Changes
 from .columns import busy_ps, check, no_changes_inside, switch_columns
+from .patience import allowed, check_work
 
 I64 = npt.NDArray[np.int64]
 
@@ -43,9 +44,7 @@ def partners_finish(paired: Paired, topology: Topology, count: int, itemsize: in
         raise Inapplicable("puts of no bytes are not in step with each other")
     if paired.in_place and channels > 1:
         raise Inapplicable("ranks are not in step with each other, and copy on several channels in one memory")
-    many = f"ranks are not in step with each other, and {n * n * channels:,} puts would take many minutes"
-    if n * n * channels > _MOST_SIDE_BY_SIDE:
-        raise Inapplicable(many)
+    check_work(n * n * channels, _MOST_SIDE_BY_SIDE, "puts of ranks that are not in step with each other", 4e-9)
     links, node = topology.links, topology.node_of
     nic = node * topology.nics_per_node + topology.nic_of(np.arange(n), np.arange(channels)[:, None])
     sizes = paired.part_bytes(count, itemsize)
@@ -59,9 +58,9 @@ def partners_finish(paired: Paired, topology: Topology, count: int, itemsize: in
         "begin_ps": np.ascontiguousarray(begin, np.int64).ravel(), "copy_ps": np.ascontiguousarray(copies, np.int64).ravel(),
         "alpha_ps": alpha_ps, "bytes_per_s": links.bytes_per_s[ids], "latency_ps": links.latency_ps[ids],
         "link": ids[: 2 * nics * bool(changes)].astype(np.int32), "links": len(links),
-        "side_by_side": side_by_side, "most_puts": _MOST_PUTS, "target": target, "finish_ps": finish, **changes.columns(),
+        "side_by_side": side_by_side, "most_puts": allowed(_MOST_PUTS), "target": target, "finish_ps": finish, **changes.columns(),
         **switch_columns(topology, nic)})  # fmt: skip
     if status == _TOO_MANY:
-        raise Inapplicable(many)
+        check_work(n * n * channels, _MOST_PUTS, "puts, one by one since ranks are not in step with each other,", 25e-9)
     check(status, "exchanges", "puts take days")
     return finish, {"puts": puts, "turns": turns}

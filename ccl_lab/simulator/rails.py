@@ -21,6 +21,7 @@ from ..ir import Rails
 from ..topo import INSTANT, Topology
 from .changes import NONE, Changes
 from .columns import busy_ps, no_changes_inside, period, tier_columns, too_long
+from .patience import check_work
 
 I64 = npt.NDArray[np.int64]
 
@@ -54,9 +55,8 @@ def rail_finish(rails: Rails, topology: Topology, count: int, itemsize: int, lat
     classes, class_of = _classes([each[:units] for each in near.values()])
     puts = (nodes - 1) * units * int((rails.blocks >= 0).sum()) * rails.channels
     inside = nodes * len(classes) * group * (group - 1) * rails.channels**2
-    if puts > _MOST_PUTS or inside > _MOST_INSIDE:
-        raise Inapplicable(f"{puts + inside:,} puts differ, and at most {_MOST_PUTS:,} between nodes and {_MOST_INSIDE:,} inside them are "
-                           "timed one by one")
+    check_work(puts, _MOST_PUTS, "puts between nodes, no two of them alike,", 1.5e-9)
+    check_work(inside, _MOST_INSIDE, "puts inside nodes, no two of them alike,", 2e-9)
     sizes, apart = rails.part_bytes(count, itemsize), _apart(nics, m)
     known = {"nodes": nodes, "units": units, "group": group, "nics": m, "puts": rails.blocks.shape[1], "classes": len(classes),
              "class_of": class_of, "links": len(links), "target": target}  # fmt: skip

@@ -151,7 +151,7 @@ std::tuple<int, std::int64_t> simulate_pairs(const nb::dict& columns) {
       .near_tx_bytes_per_s = c.get<I64>("near_tx_bytes_per_s"), .near_tx_latency_ps = c.get<I64>("near_tx_latency_ps"),
       .near_rx_bytes_per_s = c.get<I64>("near_rx_bytes_per_s"), .near_rx_latency_ps = c.get<I64>("near_rx_latency_ps"),
       .late_ps = c.get<I64>("late_ps"), .tx_link = c.get<I32>("tx_link"), .rx_link = c.get<I32>("rx_link"),
-      .odd_node = c.get<I32>("odd_node"), .odd_nic = c.get<I32>("odd_nic"), .few = c.number("few"), .links = c.number("links"),
+      .odd_node = c.get<I32>("odd_node"), .odd_nic = c.get<I32>("odd_nic"), .few = c.number("few"), .most_work = c.number("most_work"), .links = c.number("links"),
       .changes = c.changes(), .copy_ps = c.get<I64>("copy_ps"), .flushes = c.number("flushes") != 0, .target = target_of(c),
       .tiers = tiers_of(c),
       .cuts = {.kind = c.get<I32>("cut_kind"), .nic = c.get<I32>("cut_nic"), .left = c.get<I32>("cut_left"), .first = c.get<I32>("cut_first"),

@@ -151,5 +151,5 @@ def test_what_pairs_cannot_say_is_refused() -> None:
     with pytest.raises(Inapplicable, match="order of their places"):
         times(turned, topology)
     many = topology.without(*((node, 2) for node in range(0, 4096, 2)))
-    with pytest.raises(Inapplicable, match="direct reduce_scatter .* NICs are lost at 2,048 nodes, whose puts follow no pattern"):
+    with pytest.raises(Inapplicable, match="direct reduce_scatter .* puts of 2,048 nodes that lost NICs, which follow no pattern"):
         summarize(outline("reduce_scatter", many, "1GiB", algorithm="direct", channels=2), many)

@@ -20,8 +20,8 @@ constexpr std::int64_t kRoom = 16;           // of a run that gets shorter, beyo
 constexpr std::size_t kLongest = 24;         // steps after which what happens may repeat
 constexpr std::size_t kMostNoted = 200;      // runs of a step whose decisions are noted
 constexpr std::size_t kMostKept = 8'000'000;  // numbers that are kept of the last steps
-// Messages that are evaluated, 50 ns or so each; whether they would be more is asked from so many on.
-constexpr std::int64_t kMost = 600'000'000, kSome = 20'000'000;
+// Evaluated messages from which on it is asked whether there would be too many.
+constexpr std::int64_t kSome = 20'000'000;
 
 struct Run {
   std::int64_t begin = 0, count = 0;  // cells
@@ -51,7 +51,7 @@ class BothWays {
       messages_ = std::min(period, rounds_ - step_ * period);
       if (const auto status = step(); status != RingsStatus::ok) return status;
       const std::int64_t cost = unit_.evaluated * in_.chains * in_.stations;
-      if (in_.jumps && cost > kSome && (cost > kMost || cost / (step_ + 1) > kMost / last)) return RingsStatus::too_many;
+      if (in_.jumps && cost > kSome && (cost > in_.most_both_ways || cost / (step_ + 1) > in_.most_both_ways / last)) return RingsStatus::too_many;
     }
     finish();
     return RingsStatus::ok;

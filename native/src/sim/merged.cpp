@@ -361,16 +361,16 @@ RingsStatus Merged::run() {
 
 // Whether more messages would be evaluated than should be, if the rest of them are as those before.
 bool Merged::too_many() {
-  look_ += kMostMerged / 16;
+  look_ += in_.most_merged / 16;
   const double share = static_cast<double>(evaluated_) / static_cast<double>(evaluated_ + jumped_);
-  return share * static_cast<double>(messages_) > static_cast<double>(kMostMerged);
+  return share * static_cast<double>(messages_) > static_cast<double>(in_.most_merged);
 }
 
 RingsStatus merged_rings(const RingsInput& in, RingsOutput& out) {
   const bool fits = in.stations == 1 && in.depth == 1 && !in.copies && in.chains <= kMostChains && in.nominal_bytes > 0 &&
                     std::all_of(in.ticks.begin(), in.ticks.end(), [](std::uint8_t ticks) { return ticks != 0; });
   if (!fits) return RingsStatus::disorder;
-  if (const bool jumps = in.jumps && in.n_sizes == 1; !jumps && messages_of(in) > kMostMerged) return RingsStatus::disorder;
+  if (const bool jumps = in.jumps && in.n_sizes == 1; !jumps && messages_of(in) > in.most_merged) return RingsStatus::disorder;
   return Merged(in, out).run();
 }
 

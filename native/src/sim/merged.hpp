@@ -16,11 +16,7 @@
 
 namespace ccl_lab::sim {
 
-// Messages that are evaluated, and neither jumped over nor passed on, some 30 ns each: a minute at most, which nothing interrupts. Whether
-// there will be more is looked at after every sixteenth of them.
-inline constexpr std::int64_t kMostMerged = 2'000'000'000;
-
-// disorder: more messages than that, or units of another kind. The input is good already (rings.cpp).
+// disorder: more messages than `most_merged` would be evaluated, which is looked at after every sixteenth of them, or units of another kind. The input is good already (rings.cpp).
 [[nodiscard]] RingsStatus merged_rings(const RingsInput& in, RingsOutput& out);
 
 }  // namespace ccl_lab::sim

@@ -203,7 +203,7 @@ class Merged {
   std::vector<Due> due_;                  // ops of one batch
   std::vector<std::uint64_t> turns_;      // per link of a unit: turns of this batch that are given away
   RingsStatus status_ = RingsStatus::ok;
-  std::int64_t messages_, evaluated_ = 0, jumped_ = 0, look_ = kMostMerged / 16;  // look_: how many are evaluated before the next look
+  std::int64_t messages_, evaluated_ = 0, jumped_ = 0, look_ = in_.most_merged / 16;  // look_: how many are evaluated before the next look
 
   const Part* at_ = nullptr;           // the part at work, if what passes through it is noted
   std::size_t part_ = 0, before_ = 0;  // its number, and that of the same part in the unit before

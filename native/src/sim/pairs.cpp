@@ -25,8 +25,7 @@ namespace {
 
 using Times = std::vector<std::int64_t>;
 
-constexpr int kSparse = 12;                          // of 64 units; so many are put one by one
-constexpr std::int64_t kMostWork = 300'000'000'000;  // words of bits that are looked at in minutes
+constexpr int kSparse = 12;  // of 64 units; so many are put one by one
 
 CCL_FOR_TARGETS(puts, (const Block& block, std::size_t u, std::size_t v), puts_of(block, u, v))
 CCL_FOR_TARGETS(word, (const Word& puts), any_word(puts))
@@ -48,7 +47,7 @@ class Pairs {
       for (std::int64_t* const row : {left(lane), arrived(lane)}) fill(row, in_.late_ps, lane % group_);
     const bool repeats = in_.nodes == 1 || (deal() && in_.odd_node.empty());
     if (copies()) {
-      if (const PairsStatus status = after_.find(puts_, repeats, kMostWork); status != PairsStatus::ok) return status;
+      if (const PairsStatus status = after_.find(puts_, repeats, in_.most_work); status != PairsStatus::ok) return status;
       time_copies();
     }
     if (in_.nodes > 1) {
@@ -147,7 +146,7 @@ class Pairs {
       for (const PutsOfTurn& some : turns.puts()) word(some);
       for (const SinglePut& some : turns.singles()) single(some);
       if (++out_.dealt % kWide == 0 && late_nics()) return PairsStatus::overflow;
-      if (turns.work() > kMostWork) return PairsStatus::too_long;
+      if (turns.work() > in_.most_work) return PairsStatus::too_long;
     }
     return late_nics() ? PairsStatus::overflow : PairsStatus::ok;
   }

@@ -58,8 +58,8 @@ bool good(const RingsInput& in) {
 // Units of a rack at most.
 constexpr std::int64_t kLargestRack = 64;
 
-// Rounds evaluated until the first look at what is sent, the longest rhythm looked for, and as many rounds as take some minutes.
-constexpr std::int64_t kLook = 5000, kLongestRhythm = 1000, kMostRounds = 30'000'000;
+// Rounds evaluated until the first look at what is sent, and the longest rhythm looked for.
+constexpr std::int64_t kLook = 5000, kLongestRhythm = 1000;
 
 // The least number of rounds after which the last messages of all streams go on by the same differences; 0 where there is none.
 std::int64_t rhythm(const std::vector<Stream>& streams) {
@@ -109,7 +109,7 @@ RingsStatus circle(const RingsInput& in, RingsOutput& out, bool together, std::i
       received.swap(sent);
       if (watches && unit.evaluated > look) {
         // Rings that wait for one another in a node may do so in a rhythm of their own: of three rounds, or seven.
-        if (unit.evaluated > kMostRounds) return RingsStatus::too_much;
+        if (unit.evaluated > in.most_rounds) return RingsStatus::too_much;
         look = 2 * unit.evaluated;
         const std::int64_t rounds = rhythm(received);
         const std::int64_t both = rounds > 0 ? std::lcm(unit.period(), rounds) : 0;
