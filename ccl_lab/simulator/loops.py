@@ -286,13 +286,14 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
             found = _step_by_step("swept", of_one_length, told(units), rows.shape, slices)
         if found is not None:
             return found
+        if rows.backward.any():
+            raise Inapplicable("rings in both directions are timed without it where all messages are alike: the number of elements is "
+                               f"a multiple of {loops.parts:,}")
         check_work(messages, _MOST_EACH, "messages, no two alike since chunks differ by an element (none do where the number of elements "
                    f"is a multiple of {loops.parts:,}),", 50e-9)  # fmt: skip
     both_ways = bool(rows.backward.any()) and turn > 2
     if both_ways:
         kinds = rows.kinds(free, both_ways)
-    if rows.backward.any() and sizes.shape[-1] > 1:
-        raise Inapplicable("rings in both directions are timed without it where all messages are alike")
     several = _several(units, turn, loops) if jumps and not rows.backward.any() else turn
     inputs, key = told(several), None
     if known is not None and all((link < 0).all() for link in where):

@@ -85,3 +85,10 @@ def test_on_the_command_line_and_in_grids(monkeypatch: pytest.MonkeyPatch, capsy
         found = sweep({"what": "all_to_all", "topology": "h100:nodes=8", "nbytes": "1MiB", "algorithm": "direct", "faults": [[GONE]],
                        "patience": [1, 1_000_000]}, executor=executor)  # fmt: skip
     assert "allows it" in found.rows[0]["error"] and found.rows[1]["time_us"] == took
+
+
+def test_patience_is_not_offered_where_it_is_no_help(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loops, "_MOST_EACH", 10)
+    with pytest.raises(Inapplicable, match="all messages are alike: the number of elements is a multiple of 96") as refused:
+        simulate("all_reduce", "h100:nodes=6", 4 * 1001, algorithm="bidirectional_ring", result="summary")
+    assert "patience" not in str(refused.value)
