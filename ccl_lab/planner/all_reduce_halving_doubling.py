@@ -11,6 +11,7 @@ import numpy as np
 
 from ..ir import Buffer, Builder, Ref
 from .cost import log2_floor
+from .folding import put_result, wait_for_result
 from .problem import Problem
 from .runs import everyone
 
@@ -36,7 +37,7 @@ def halving_doubling(problem: Problem) -> Builder:
     for level in reversed(range(levels)):
         low, size = _double(b, rank, channel, low, size, level, 2 * levels - 1 - level + (extra > 0))
     if extra:
-        _fold_out(b, core, extra)
+        put_result(b, core, extra, Ref(Buffer.output, everyone(extra, channels).channel * core, core), 2 * levels + 1)
     return b
 
 
@@ -120,19 +121,4 @@ def _fold_in(b: Builder, core: int, extra: int, fold: int) -> None:
     b.step = 0
     b.put(rank=rank + core, peer=rank, src=Ref(Buffer.input, low, core), dst=Ref(Buffer.scratch, fold + low, core), channel=channel)
     if b.early_waits:
-        _wait_for_result(b, core, extra)
-
-
-def _fold_out(b: Builder, core: int, extra: int) -> None:
-    rank, channel = everyone(extra, b.channels)
-    whole = Ref(Buffer.output, channel * core, core)
-    b.step = 2 * log2_floor(core) + 1
-    b.put(rank=rank, peer=rank + core, src=whole, dst=whole, channel=channel)
-    if not b.early_waits:
-        _wait_for_result(b, core, extra)
-
-
-def _wait_for_result(b: Builder, core: int, extra: int) -> None:
-    rank, channel = everyone(extra, b.channels)
-    b.step = 2 * log2_floor(core) + 1
-    b.wait(rank=rank + core, peer=rank, channel=channel)
+        wait_for_result(b, core, extra, 2 * log2_floor(core) + 1)

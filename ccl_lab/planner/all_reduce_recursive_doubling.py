@@ -11,6 +11,7 @@ import numpy as np
 
 from ..ir import Buffer, Builder, Ref
 from .cost import log2_floor
+from .folding import put_result, wait_for_result
 from .problem import Problem
 from .runs import everyone
 
@@ -43,7 +44,7 @@ def recursive_doubling(problem: Problem) -> Builder:
             b.reduce(rank=rank[rows], dst=b.output[channel[rows]], srcs=[theirs, mine] if theirs_first else [mine, theirs],
                      channel=channel[rows])
     if extra:
-        _fold_out(b, core, extra)
+        put_result(b, core, extra, b.output[everyone(extra, channels).channel], levels + 1)
     return b
 
 
@@ -53,21 +54,7 @@ def _fold_in(b: Builder, core: int, extra: int, levels: int) -> None:
     b.step = 0
     b.put(rank=rank + core, peer=rank, src=b.input[channel], dst=b.scratch[landing], channel=channel)
     if b.early_waits:
-        _wait_for_result(b, core, extra)
+        wait_for_result(b, core, extra, levels + 1)
         b.step = 0
     b.wait(rank=rank, peer=rank + core, channel=channel)
     b.reduce(rank=rank, dst=b.output[channel], srcs=[b.input[channel], b.scratch[landing]], channel=channel)
-
-
-def _fold_out(b: Builder, core: int, extra: int) -> None:
-    rank, channel = everyone(extra, b.channels)
-    b.step = log2_floor(core) + 1
-    b.put(rank=rank, peer=rank + core, src=b.output[channel], dst=b.output[channel], channel=channel)
-    if not b.early_waits:
-        _wait_for_result(b, core, extra)
-
-
-def _wait_for_result(b: Builder, core: int, extra: int) -> None:
-    rank, channel = everyone(extra, b.channels)
-    b.step = log2_floor(core) + 1
-    b.wait(rank=rank + core, peer=rank, channel=channel)

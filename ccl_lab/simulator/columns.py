@@ -68,9 +68,8 @@ def tier_columns(topology: Topology) -> dict[str, npt.NDArray[Any]]:
 
 
 def switch_columns(topology: Topology, nic: I64) -> dict[str, npt.NDArray[Any]]:
-    """Columns of native/src/sim/partner_tiers.hpp, by channel and rank; empty where switches add nothing.
-
-    nic: [channels, n_ranks], of all NICs."""
+    """Columns of native/src/sim/partner_tiers.hpp, by channel and rank, whose NICs are `nic`, [channels, n_ranks], of all; empty where
+    switches add nothing."""
     adds, many = topology.tiers_add_latency and topology.n_nodes > 1, topology.nics_per_node
     network = topology.network if adds else None
     above = [] if network is None else [network.switch_of(tier, nic // many, nic % many, many) for tier in range(len(network.tiers))]

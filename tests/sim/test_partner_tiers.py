@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from ccl_lab import _core
-from ccl_lab.errors import Inapplicable, UsageError
 from ccl_lab.planner import outline
 from ccl_lab.simulator import exact_times, finish_times
-from ccl_lab.simulator.changes import NONE, Changes
 from ccl_lab.simulator.paired import paired_finish
 from ccl_lab.simulator.partners import partners_finish
 from ccl_lab.topo import Level, Topology
 
 from ..shares import expected, first_of
-from .cases import links_of, random_changes, with_own_rates
+from .cases import with_own_rates
 from .draws import Drawn, drawn, equal_to_the_oracle, found, some_bytes, with_tiers
 from .test_paired import NAME, powers
-from .test_partners import side_by_side, topologies
+from .test_partners import as_their_ops, both_ways, several_channels, topologies
 
 
 def draw(seed: int, most: int = 48) -> Drawn | None:
@@ -33,19 +33,9 @@ def draw(seed: int, most: int = 48) -> Drawn | None:
 def test_exchanges_pass_tiers_as_in_the_table_of_ops() -> None:
     """Any rates, late ranks, NICs lost and shared, several channels, rates that change, in place and not."""
     compared = in_step = several = changed = in_place = 0
-    for seed in first_of(range(500)):
-        case = draw(seed, 200 if seed % 10 == 0 else 48)
-        if case is None:
-            continue
-        want, changes = case.wanted(change=True)
-        try:
-            times, how = case.found(paired_finish, case.outlined.paired, changes)
-        except Inapplicable:  # in place on several channels, or of no bytes
-            continue
-        assert times == want, seed
-        compared, in_step, changed = compared + 1, in_step + ("turns" not in how), changed + bool(changes)
-        several += case.outlined.paired is not None and case.outlined.paired.channels > 1
-        in_place += case.outlined.in_place
+    for case, how, changes in as_their_ops(draw, first_of(range(500))):
+        compared, in_step, changed = compared + 1, in_step + ("turns" not in how), changed + changes
+        several, in_place = several + several_channels(case), in_place + case.outlined.in_place
     assert compared >= expected(300) and in_step >= expected(80) and changed >= expected(60)
     assert several >= expected(50) and in_place >= expected(60)
 
@@ -55,34 +45,19 @@ def test_exchanges_pass_tiers_as_by_the_oracle() -> None:
     assert equal_to_the_oracle(cases, paired_finish, "paired", may_refuse=True) >= expected(30)
 
 
-def both_ways(seed: int, most: int, target: int = 0) -> Topology | None:
-    """Where exchanges ended the same several ranks at a time and put by put, with as many turns; None: refused."""
-    rng = np.random.default_rng([seed, 72])
-    topology = with_tiers(rng, side_by_side(rng, most))
-    outlined, changes = outline(NAME[0], topology, max(topology.n_ranks * 4, some_bytes(rng)), algorithm=NAME[1], channels=1), NONE
-    late = {r: f"{int(rng.integers(1, 10**8))}ps" for r in range(topology.n_ranks) if rng.random() < rng.choice([0, 0.01, 0.3])}
-    try:
-        want = found(partners_finish, outlined.paired, outlined, topology, late, side_by_side=False)
-        if rng.random() < 0.2:
-            changes = Changes.of(links_of(topology, random_changes(rng, topology, max(want[0]))))
-            want = found(partners_finish, outlined.paired, outlined, topology, late, changes=changes, side_by_side=False)
-        ends = found(partners_finish, outlined.paired, outlined, topology, late, changes=changes, target=target)
-    except (Inapplicable, UsageError):
-        return None
-    assert ends == want, seed
-    return topology
+THROUGH: dict[str, Any] = {"salt": 72, "through": with_tiers}
 
 
 def test_several_ranks_at_a_time_pass_tiers_as_put_by_put() -> None:
     """Powers of two of ranks, NICs lost, slower, of rates of their own; other numbers, no NIC lost."""
-    known = [each for seed in first_of(range(600)) if (each := both_ways(seed, 256 if seed % 8 else 1024)) is not None]
+    known = [each[0] for seed in first_of(range(600)) if (each := both_ways(seed, 256 if seed % 8 else 1024, **THROUGH)) is not None]
     assert sum(each.n_ranks & (each.n_ranks - 1) > 0 for each in known) >= expected(150)
     assert sum(each.n_ranks & (each.n_ranks - 1) == 0 for each in known) >= expected(150)
 
 
 @pytest.mark.parametrize("target", _core.vector_targets())
 def test_several_ranks_at_a_time_pass_tiers_on_every_kind_of_vectors(target: int) -> None:
-    assert sum(both_ways(5000 + seed, 512, target) is not None for seed in first_of(range(40))) >= expected(25)
+    assert sum(both_ways(5000 + seed, 512, target, **THROUGH) is not None for seed in first_of(range(40))) >= expected(25)
 
 
 LEVELS = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import pytest
@@ -55,10 +56,9 @@ def draw(seed: int, most: int) -> Drawn | None:
     return drawn(rng, NAME, topologies(rng, most), some_bytes(rng), (0.4, 0.2), lambda outlined: outlined.paired is not None)
 
 
-def test_exchanges_out_of_step_are_timed_as_their_ops() -> None:
-    """Any rates, late ranks, in place, rates that change in the middle; several channels, NICs shared or lost, any number of ranks."""
-    compared = changed = in_place = several = turns = 0
-    for seed in first_of(range(600)):
+def as_their_ops(draw: Callable[[int, int], Drawn | None], seeds: Iterable[int]) -> Iterator[tuple[Drawn, dict[str, int], bool]]:
+    """Cases, timed as their ops, how that was found, and whether rates changed; one in ten is large. Refused ones are left out."""
+    for seed in seeds:
         case = draw(seed, 200 if seed % 10 == 0 else 48)
         if case is None:
             continue
@@ -68,8 +68,19 @@ def test_exchanges_out_of_step_are_timed_as_their_ops() -> None:
         except Inapplicable:  # in place on several channels, of no bytes, or one node that is no power of two
             continue
         assert times == want, seed
-        compared, changed, in_place = compared + 1, changed + bool(changes), in_place + case.outlined.in_place
-        several += case.outlined.paired is not None and case.outlined.paired.channels > 1
+        yield case, how, bool(changes)
+
+
+def several_channels(case: Drawn) -> bool:
+    return case.outlined.paired is not None and case.outlined.paired.channels > 1
+
+
+def test_exchanges_out_of_step_are_timed_as_their_ops() -> None:
+    """Any rates, late ranks, in place, rates that change in the middle; several channels, NICs shared or lost, any number of ranks."""
+    compared = changed = in_place = several = turns = 0
+    for case, how, changes in as_their_ops(draw, first_of(range(600))):
+        compared, changed, in_place = compared + 1, changed + changes, in_place + case.outlined.in_place
+        several += several_channels(case)
         turns += how.get("turns", 0) > 0
     assert compared >= expected(350) and changed >= expected(80) and in_place >= expected(80)
     assert several >= expected(70) and turns >= expected(300)
@@ -91,10 +102,13 @@ def side_by_side(rng: np.random.Generator, most: int) -> Topology:
     return with_faults(rng, topology, int(rng.choice([0, 1, 1, 1, 2, 5, 12])))
 
 
-def both_ways(seed: int, most: int, target: int = 0) -> tuple[Topology, bool] | None:
-    """Where exchanges ended the same several ranks at a time and put by put, with as many turns; whether rates changed; None: refused."""
-    rng = np.random.default_rng([seed, 41])
-    topology = side_by_side(rng, most)
+def both_ways(seed: int, most: int, target: int = 0, salt: int = 41,
+              through: Callable[[np.random.Generator, Topology], Topology] = lambda _, topology: topology) -> tuple[Topology, bool] | None:
+    """Where exchanges ended the same several ranks at a time and put by put, with as many turns; whether rates changed; None: refused.
+
+    through: adds a network to the topology that was drawn."""
+    rng = np.random.default_rng([seed, salt])
+    topology = through(rng, side_by_side(rng, most))
     outlined, changes = outline(NAME[0], topology, max(topology.n_ranks * 4, some_bytes(rng)), algorithm=NAME[1], channels=1), NONE
     late = {r: f"{int(rng.integers(1, 10**8))}ps" for r in range(topology.n_ranks) if rng.random() < rng.choice([0, 0.01, 0.3])}
     alpha = float(rng.choice([0, 0, 3e-6]))

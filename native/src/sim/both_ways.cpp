@@ -51,7 +51,8 @@ class BothWays {
       messages_ = std::min(period, rounds_ - step_ * period);
       if (const auto status = step(); status != RingsStatus::ok) return status;
       const std::int64_t cost = unit_.evaluated * in_.chains * in_.stations;
-      if (in_.jumps && cost > kSome && (cost > in_.most_both_ways || cost / (step_ + 1) > in_.most_both_ways / last)) return RingsStatus::too_many;
+      const std::int64_t most = in_.most_both_ways;
+      if (in_.jumps && cost > kSome && (cost > most || cost / (step_ + 1) > most / last)) return RingsStatus::too_many;
     }
     finish();
     return RingsStatus::ok;

@@ -16,7 +16,8 @@
 
 namespace ccl_lab::sim {
 
-// disorder: more messages than `most_merged` would be evaluated, which is looked at after every sixteenth of them, or units of another kind. The input is good already (rings.cpp).
+// disorder: more messages than `most_merged` would be evaluated, which is looked at after every sixteenth of them, or units of another kind.
+// The input is good already (rings.cpp).
 [[nodiscard]] RingsStatus merged_rings(const RingsInput& in, RingsOutput& out);
 
 }  // namespace ccl_lab::sim

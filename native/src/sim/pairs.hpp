@@ -22,6 +22,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 
 #include "exact.hpp"
@@ -43,7 +44,7 @@ struct PairsInput {
   std::span<const std::int32_t> tx_link, rx_link;  // [nics][units], as `changes` numbers them; empty where nothing changes
   std::span<const std::int32_t> odd_node, odd_nic;  // nodes, rising, whose lanes have other NICs: [odd nodes][channels * group]; then units == nodes
   std::int64_t few = 0;                            // of PairTurnsInput
-  std::int64_t most_work = 300'000'000'000;        // words of bits that are looked at: as many as take some minutes
+  std::int64_t most_work = std::numeric_limits<std::int64_t>::max();  // words of bits that may be looked at
   std::int64_t links = 0;                          // as many as there are
   ChangeColumns changes = {};
   std::span<const std::int64_t> copy_ps;  // [channels * group][units]: what a copy of what came takes; empty where nothing is copied as it comes

@@ -31,6 +31,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 
 #include "exact.hpp"
@@ -41,6 +42,8 @@ namespace ccl_lab::sim {
 // are alike, so that what does not change about stations is told by kind of unit: where columns are [kinds], theirs is row
 // (kind * chains + chain) * stations + station.
 struct RingsInput {
+  static constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
+
   std::int64_t units = 0, chains = 0, stations = 0;
   std::int64_t depth = 1;     // messages that a station has under way before it waits for the first
   std::int64_t steps = 0;     // a station waits `steps * depth` times a slice, and sends as often
@@ -48,9 +51,9 @@ struct RingsInput {
   std::int64_t alpha_ps = 0;  // how long a transfer occupies its links beyond its bytes
   std::int64_t n_sizes = 1;   // 1, or one size for each position of the ring
   std::int64_t nominal_bytes = 0;  // of every message, in nominal time
-  // Messages and rounds that are evaluated, neither jumped over nor passed on; as many as take some minutes. Of merged chains some 30 ns
-  // each, both ways 50 ns to 0.2 us, rounds in which nodes wait for one another some 10 us.
-  std::int64_t most_merged = 2'000'000'000, most_both_ways = 600'000'000, most_rounds = 30'000'000;
+  // How many may be evaluated, neither jumped over nor passed on: messages of merged chains, some 30 ns each, and of rings both ways, 50 ns
+  // to 0.2 us, and rounds in which nodes wait for one another, some 10 us.
+  std::int64_t most_merged = kNoLimit, most_both_ways = kNoLimit, most_rounds = kNoLimit;
   bool copies = false;        // a station copies its own message after it sent it
   bool passes_on = false;     // puts to others follow the last wait of a slice, in a batch of their own
   bool jumps = true;          // false: every round is evaluated, for tests
