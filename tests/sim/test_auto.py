@@ -130,3 +130,14 @@ def test_direct_around_a_lost_nic_where_it_has_a_timetable_or_its_turns_are_deal
     two_nics = Topology.cluster(nodes=16384, gpus_per_node=4, nics_per_node=8).without((7, 2))  # copies of two channels, in no timetable
     other = outline("all_to_all", two_nics, "1GiB", in_place=True)
     assert other.algorithm != "direct" and any(line.startswith("direct: ") and line.endswith("name it") for line in other.reasons)
+
+
+@pytest.mark.parametrize(("nodes", "tried"), [(16384, True), (14592, False)])
+def test_exchanges_in_step_are_tried_where_switches_add_latencies(nodes: int, tried: bool) -> None:
+    """Among a power of two of ranks; others are timed in seconds, too, but not if a NIC is lost."""
+    topology = Topology.preset("ncclx_100k", nodes)
+    problem = make_problem("all_to_all", topology, "1GiB", dtype="float32", redop="sum", in_place=False, root=0, peer=1, channels=None,
+                           counts=None)  # fmt: skip
+    ranked = choose.candidates(problem)
+    others = {each.name: "" for each in ranked if each.name != "paired"}
+    assert choose.pick(problem, ranked, outlined=True, passed_over=others) == ("paired" if tried else "")
