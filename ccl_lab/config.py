@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from .arguments import whole
 from .config_keys import KEYS, Key
 from .errors import ConfigError, UsageError, suggest
 from .units import parse_duration, parse_size
@@ -100,7 +101,9 @@ def get(name: str, explicit: Any = None, environ: Mapping[str, str] | None = Non
     """
     key = _key(name)
     if explicit is not None:
-        return _parse(key, explicit) if isinstance(explicit, str) or key.type == "duration" else explicit
+        if isinstance(explicit, str) or key.type == "duration":
+            return _parse(key, explicit)
+        return whole(explicit, name, 0, 2**31 - 1, ConfigError) if key.type == "int" else explicit
     text = _environment(environ).get(key.name, key.default)
     return None if text is None else _parse(key, text)
 

@@ -18,6 +18,7 @@ from typing import Any, Union
 
 import numpy as np
 
+from .arguments import instance, listed, named, number, shown
 from .errors import Inapplicable, UnsupportedError, UsageError, suggest
 from .ir import Outline, Schedule
 from .ir.collectives import check_names
@@ -69,15 +70,14 @@ def simulate(what: Schedule | Outline | str, topology: Topology | str, nbytes: S
         >>> simulate("all_reduce", "h100:nodes=2", "64MiB", algorithm="ring").meta["n_ranks"]
         16
     """
-    where = topology_from_text(topology) if isinstance(topology, str) else topology
-    if not isinstance(where, Topology):
-        raise UsageError(f"topology {topology!r}: expected a Topology, or text such as 'h100:nodes=4'.")
-    if result not in ("auto", "trace", "summary"):
-        raise UsageError(f"result {result!r}: expected auto, trace or summary.{suggest(str(result), ('auto', 'trace', 'summary'))}")
-    if tier not in TIERS or (jobs and tier != "shared"):
-        raise UsageError(f"tier {tier!r}{' with jobs' * bool(jobs)}: expected 'exact', 'estimate', or 'shared' (which alone takes jobs)."
-                         f"{suggest(str(tier), TIERS)}")  # fmt: skip
-    faults = (faults,) if isinstance(faults, str) else faults
+    where = instance(topology_from_text(topology) if isinstance(topology, str) else topology, "topology", Topology,
+                     "a Topology, or text such as 'h100:nodes=4'")  # fmt: skip
+    named(result, "result", ("auto", "trace", "summary"))
+    jobs, faults, rows = listed(jobs, "jobs", Job, "a Job, or several"), _texts(faults), listed(rows, "rows", str, "names of rows")
+    if dtype is not None:
+        check_names("barrier", dtype)
+    if named(tier, "tier", TIERS) != "shared" and jobs:
+        raise UsageError(f"jobs with tier={tier!r}: only 'shared' takes jobs.")
     where, fault_late = degrade(where, faults)
     changes = changes_of(where, faults)
     late = _both(late, fault_late, where.n_ranks)
@@ -108,13 +108,13 @@ def simulate(what: Schedule | Outline | str, topology: Topology | str, nbytes: S
         _no_options(options)
         trace = simulate_schedule(what, where, nbytes, dtype, counts, late, compute_ps, alpha, interference, changes)
         return _summary_of(trace) if result == "summary" else trace
-    if compute_ps is not None or interference != 1.0:
+    if compute_ps is not None or number(interference, "interference", "a factor from 1 (none) to 100") != 1.0:
         raise UsageError("compute_ps and interference belong to schedules with computation: give the schedule itself.")
     if isinstance(what, Outline):
         _no_options(options)
         return _outlined(what, where, nbytes, dtype, late, alpha, result, changes)
     if not isinstance(what, str):
-        raise UsageError(f"simulate({what!r}): expected a Schedule, or the name of a collective.")
+        raise UsageError(f"simulate({shown(what)}): expected a Schedule, or the name of a collective.")
     check_names(what, dtype or "float32")
     _known_options(options)
     options = {**options, "nbytes": "1MiB" if nbytes is None else nbytes, "dtype": dtype or "float32"}
@@ -125,9 +125,9 @@ def simulate(what: Schedule | Outline | str, topology: Topology | str, nbytes: S
     return _chosen(what, where, options, late, alpha, result, changes)
 
 
-def _sorted_rows(rows: Sequence[str] | str, result: str, tier: str) -> tuple[list[str], list[str]]:
+def _sorted_rows(rows: Sequence[str], result: str, tier: str) -> tuple[list[str], list[str]]:
     """Names of rows about ranks, nodes and NICs, and of those about ops; UsageError for what is neither, or cannot be had."""
-    names = [rows] if isinstance(rows, str) else [str(name) for name in rows]
+    names = list(rows)
     if result == "trace" or any(name not in ROWS and not _OF_OPS.fullmatch(name) for name in names):
         raise UsageError(f"rows {names!r}: expected some of {', '.join(ROWS)}, rank:R, nic:NODE:NIC, of a Summary (a Trace has all its "
                          "own).")  # fmt: skip
@@ -218,7 +218,7 @@ def _schedule(what: Any, topology: Topology, nbytes: Size | None, dtype: str | N
     else:
         _no_options(options)
     if not isinstance(what, Outline):
-        raise UsageError(f"simulate({what!r}): expected a Schedule, or the name of a collective.")
+        raise UsageError(f"simulate({shown(what)}): expected a Schedule, or the name of a collective.")
     if what.ops_about > MOST_ROWS:
         raise UnsupportedError(f"a schedule of about {what.ops_about:,} ops: {why} at most {MOST_ROWS:,} are unrolled. "
                                "Take fewer nodes or another algorithm, or simulate outline(...).unroll(), where memory allows.")
@@ -278,6 +278,10 @@ def _known_options(options: Mapping[str, Any]) -> None:
 # -- faults: of a whole run, and in the middle of one
 
 
+def _texts(faults: Sequence[str] | str) -> tuple[str, ...]:
+    return listed(faults, "faults", str, "texts such as 'nic:node=7,nic=2', or () for none")
+
+
 _FAULTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "nic": (("node", "nic"), ("factor", "at", "until")),
     "rank": (("rank",), ("factor", "late")),
@@ -294,10 +298,8 @@ def degrade(topology: Topology, faults: Sequence[str]) -> tuple[Topology, dict[i
         >>> degrade(Topology.cluster(nodes=2, nics_per_node=4), ["nic:node=1,nic=2"])[0].nic_bytes_per_s[6]
         np.int64(0)
     """
-    if isinstance(faults, str):
-        faults = (faults,)
     gone, late = [], {}
-    for text in faults:
+    for text in _texts(faults):
         kind, values = _fault(text)
         try:
             if "at" in values or "until" in values:
@@ -328,7 +330,7 @@ def changes_of(topology: Topology, faults: Sequence[str]) -> Changes:
     """
     slower: dict[tuple[int, int], list[tuple[int, int, Fraction]]] = {}
     gone: dict[int, list[tuple[int, int, int]]] = {}
-    for text in (faults,) if isinstance(faults, str) else faults:
+    for text in _texts(faults):
         kind, values = _fault(text)
         if kind != "nic" or not {"at", "until"} & set(values):
             continue
@@ -380,7 +382,7 @@ def _rate_at(at: int, nic: int, base: Sequence[int], slower: Sequence[tuple[int,
 
 
 def _fault(text: str) -> tuple[str, dict[str, str]]:
-    kind, _, rest = str(text).partition(":")
+    kind, _, rest = text.partition(":")
     if kind not in _FAULTS:
         raise UsageError(f"fault {text!r}: {kind!r} is no kind of fault.{suggest(kind, _FAULTS)}")
     needed, more = _FAULTS[kind]

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .arguments import file_path, flag, instance, shown
 from .errors import CclError, DecodeError, UsageError, suggest
 
 ARGUMENTS = ("what", "topology", "nbytes", "dtype", "late", "alpha", "faults", "algorithm", "redop", "in_place", "root", "peer", "channels",
@@ -75,9 +76,12 @@ def sweep(grid: Mapping[str, Any], executor: Executor | None = None, *, file: st
         >>> sweep({"what": "all_reduce", "topology": "h100:nodes=2", "nbytes": ["1MiB", "2MiB"]}, progress=False)   # doctest: +SKIP
         <Sweep: 2 rows, 0 failed>
     """
-    points = _points(grid)
+    points = _points(instance(grid, "grid", Mapping, "arguments of simulate by name"))  # type: ignore[type-abstract]
+    if executor is not None and not hasattr(executor, "submit"):
+        raise UsageError(f"executor {shown(executor)} is a {type(executor).__name__}: expected one of concurrent.futures.")
+    file = None if file is None else file_path(file, "file")
     keys = [_key(point) for point in points]
-    known = _read(Path(file)) if file is not None else {}
+    known = _read(file) if file is not None else {}
     missing = [i for i, key in enumerate(keys) if key not in known]
     tell = _teller(progress)
     tell(len(points) - len(missing), len(points))
@@ -87,7 +91,7 @@ def sweep(grid: Mapping[str, Any], executor: Executor | None = None, *, file: st
             for done, (i, found) in enumerate(_compute(own or executor, points, missing), len(points) - len(missing) + 1):  # type: ignore[arg-type]
                 known[keys[i]] = found
                 if file is not None:
-                    _append(Path(file), keys[i], found)
+                    _append(file, keys[i], found)
                 tell(done, len(points))
         finally:
             if own:
@@ -98,7 +102,7 @@ def sweep(grid: Mapping[str, Any], executor: Executor | None = None, *, file: st
 def _points(grid: Mapping[str, Any]) -> list[dict[str, Any]]:
     for name, values in grid.items():
         if name not in ARGUMENTS:
-            raise UsageError(f"sweep: simulate has no argument {name!r}.{suggest(name, ARGUMENTS)}")
+            raise UsageError(f"sweep: simulate has no argument {name!r}.{suggest(str(name), ARGUMENTS)}")
         if isinstance(values, (list, tuple)) and not values:
             raise UsageError(f"sweep: no values for {name!r}; leave it out, or give one.")
     for name in ("what", "topology"):
@@ -180,8 +184,10 @@ def _last_line(file: Path) -> int:
 
 
 def _teller(progress: bool | Callable[[int, int], None] | None) -> Callable[[int, int], None]:
-    if callable(progress):
+    if callable(progress) and not isinstance(progress, type):
         return progress
+    if progress is not None:
+        progress = flag(progress, "progress")
     if progress or (progress is None and sys.stderr.isatty()):
         def tell(done: int, total: int) -> None:
             print(f"\rsweep: {done} of {total}", end="\n" if done == total else "", file=sys.stderr, flush=True)

@@ -6,10 +6,11 @@ Invariants: sizes are non-negative ints of bytes; durations are non-negative flo
 
 from __future__ import annotations
 
-import math
+import operator
 import re
 from typing import Union
 
+from .arguments import number, shown
 from .errors import UsageError
 
 Size = Union[int, str]
@@ -18,6 +19,7 @@ Duration = Union[int, float, str]
 _SIZES = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _SIZES |= {f"{p}ib": 2 ** (10 * i) for i, p in enumerate("kmgtp", 1)} | {f"{p}b": 1000**i for i, p in enumerate("kmgtp", 1)}
 _TIMES = {"ps": 1e-12, "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0, "min": 60.0, "h": 3600.0}
+_LONGEST = 1e18  # seconds; no clock of 64 bits counts them
 _NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?)\s*([a-zµ]*)\s*", re.IGNORECASE)
 
 
@@ -34,15 +36,23 @@ def parse_size(size: Size) -> int:
     Raises UsageError if it is negative, not whole or cannot be read.
     """
     if isinstance(size, str):
-        number, unit = _split(size, _SIZES, "size", "'64MiB', '1GB' or '512'")
-        if not (number * unit).is_integer():
-            raise UsageError(f"size {size!r} is {number * unit} bytes: expected a whole number of bytes.")
-        return int(number * unit)
-    if isinstance(size, bool) or not hasattr(size, "__index__"):
-        raise UsageError(f"size {size!r} is a {type(size).__name__}: expected a whole number of bytes or text such as '64MiB'.")
-    if size < 0:
-        raise UsageError(f"size {size} is negative: expected 0 bytes or more.")
-    return int(size)
+        amount, unit = _split(size, _SIZES, "size", "'64MiB', '1GB' or '512'")
+        if not (amount * unit).is_integer():
+            raise UsageError(f"size {size!r} is {amount * unit} bytes: expected a whole number of bytes.")
+        return _in_range(size, int(amount * unit))
+    try:
+        found = None if isinstance(size, bool) else operator.index(size)
+    except TypeError:
+        found = None
+    if found is None:
+        raise UsageError(f"size {shown(size)} is a {type(size).__name__}: expected a whole number of bytes or text such as '64MiB'.")
+    return _in_range(size, found)
+
+
+def _in_range(size: Size, nbytes: int) -> int:
+    if not 0 <= nbytes < 2**63:
+        raise UsageError(f"size {shown(size)} is {'negative' if nbytes < 0 else 'too large'}: expected 0 bytes or more, below 8 EiB.")
+    return nbytes
 
 
 def parse_duration(duration: Duration) -> float:
@@ -51,13 +61,12 @@ def parse_duration(duration: Duration) -> float:
     Raises UsageError if it is negative, not finite or cannot be read.
     """
     if isinstance(duration, str):
-        number, unit = _split(duration, _TIMES, "duration", "'2ms', '5us' or '1.5s'")
-        return number * unit
-    if isinstance(duration, bool) or not isinstance(duration, (int, float)):
-        raise UsageError(f"duration {duration!r} is a {type(duration).__name__}: expected seconds or text such as '2ms'.")
-    if not math.isfinite(duration) or duration < 0:
-        raise UsageError(f"duration {duration} s: expected a finite number of seconds, 0 or more.")
-    return float(duration)
+        amount, unit = _split(duration, _TIMES, "duration", "'2ms', '5us' or '1.5s'")
+        return amount * unit
+    seconds = number(duration, "duration", "seconds or text such as '2ms'")
+    if not 0 <= seconds < _LONGEST:
+        raise UsageError(f"duration {shown(duration)} s: expected a finite number of seconds, 0 or more.")
+    return seconds
 
 
 def format_size(nbytes: int) -> str:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Union
 import numpy as np
 
 from .. import _core, units
+from ..arguments import named
 from ..errors import AbortedError, CclError, ShapeError, UnsupportedError, UsageError
 from ..ir import Buffer, Kind, Schedule, collectives
 from ..ir.layout import Layout
@@ -76,8 +77,7 @@ class Matmul:
         sizes = (self.rows, self.inner, self.columns)
         if any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in sizes):
             raise UsageError(f"Matmul{sizes}: expected rows, inner and columns of 1 or more.")
-        if self.dtype not in ("float32", "float64", "float16", "bfloat16"):
-            raise UsageError(f"Matmul of {self.dtype!r}: expected float32, float64, float16 or bfloat16.")
+        named(self.dtype, "dtype of Matmul", ("float32", "float64", "float16", "bfloat16"))
 
     def to_dict(self) -> dict[str, Any]:
         """For the way to the ranks."""

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _core, config, units
+from ..arguments import named
 from ..errors import CclError, ConfigError, ConnectError, OpTimeout, ShapeError, UsageError
 from ..ir import Schedule
 from ..ir.layout import Layout
@@ -66,8 +67,7 @@ def options_of(
     """Explicit arguments over the environment's; UsageError or ConfigError for what cannot be used."""
     config.check_environment()
     chosen = config.get("transport", transport)
-    if chosen not in ("auto", "shm", "tcp", "verbs"):
-        raise UsageError(f"transport {chosen!r} is unknown: expected 'auto', 'shm', 'tcp' or 'verbs'.")
+    named(chosen, "transport", ("auto", "shm", "tcp", "verbs"))
     return Options(
         transport=chosen,
         trace_spans=config.get("trace_spans", trace_spans),

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from .. import units, views
+from ..arguments import flag, instance, listed, named, several, whole
 from ..errors import (
     AbortedError,
     CclError,
@@ -31,6 +32,7 @@ from ..ir import Buffer, Collective, Schedule, collectives
 from ..ir.layout import Layout
 from ..planner import plan
 from ..topo import Topology
+from ..topo.rates import GBIT, Rate, parse_rate
 from ..trace import Trace
 from ..verifier import verify
 from . import compute as computation
@@ -94,8 +96,8 @@ class World:
         patience: units.Duration | None = None,
         fabric: str = "emulated",
     ) -> None:
-        if isinstance(topology, int):
-            topology = Topology.cluster(nodes=1, gpus_per_node=topology, nics_per_node=1)
+        if not isinstance(topology, Topology):
+            topology = Topology.cluster(nodes=1, gpus_per_node=whole(topology, "topology", 1), nics_per_node=1)
         self.topology, self.n_ranks = topology, topology.n_ranks
         self.options = options_of(
             transport=transport, timeout=timeout, trace_spans=trace_spans, start_timeout=start_timeout
@@ -155,24 +157,22 @@ class World:
         dead. Runs queue up in order.
         """
         self._check_open()
-        if not isinstance(schedule, Schedule):
-            raise UsageError(
-                f"start takes a Schedule, found {type(schedule).__name__}; make one with ccl_lab.plan()."
-            )
+        instance(schedule, "schedule", Schedule, "a Schedule, as ccl_lab.plan() makes one")
         if schedule.n_ranks != self.n_ranks:
             raise ShapeError(
                 f"schedule for {schedule.n_ranks} ranks on a world of {self.n_ranks}: plan it for world.topology."
             )
-        if repeat < 1:
-            raise UsageError(f"repeat {repeat}: expected 1 or more.")
+        repeat = whole(repeat, "repeat", 1)
         computation.check_device(schedule, compute)
         if inputs is not None:
+            inputs = list(listed(inputs, "inputs", np.ndarray, "a list of arrays, one per rank"))
             dtype, count = self._sizes_of(schedule, inputs)
         layout = schedule.layout(count, nbytes=nbytes, dtype=dtype, counts=counts)
-        redop = redop or schedule.redop
+        redop = schedule.redop if redop is None else redop
         collectives.check_names(schedule.collective, layout.dtype, redop)
         if inputs is not None:
             check_inputs(layout, inputs, repeat)
+        mask = tuple(self.topology.nic_at(nic) for nic in several(without, "without", "NICs as (node, index)"))
         proof = verify(schedule, topology=self.topology)
         if proof.peer_reads and self.options.transport == "tcp":
             rank, peer = min(proof.peer_reads)
@@ -187,7 +187,7 @@ class World:
             run.faults = self._faults.prepare(faults)
             run.add_done_callback(self._faults.ended)
         run.compute = compute
-        run.without = tuple((int(node), int(nic)) for node, nic in without)
+        run.without = mask
         self._enqueue((run, inputs, repeat, seconds))
         return run
 
@@ -204,7 +204,7 @@ class World:
         if self._closed:
             raise UsageError("this world is closed: its ranks are gone; make a new World.")
         if self._ranks.dead:
-            raise self._ranks.dead
+            raise self._ranks.dead.with_traceback(None)  # it is raised again and again
 
     def _sizes_of(self, schedule: Schedule, inputs: Inputs) -> tuple[str, int]:
         """dtype and elements per block that the inputs say."""
@@ -386,16 +386,16 @@ class World:
     def set_tracing(self, on: bool) -> None:
         """Switches the recording of spans on all ranks on or off, at once; results and times are not affected."""
         self._check_open()
+        on = flag(on, "on")
         for segment in self._ranks.segments:
             segment.set_tracing(on)
 
-    def set_nic(self, node: int, nic: int, gbits_per_s: float, *, up: bool = True) -> None:
-        """Shapes a NIC of an emulated node, at once, also during a run. 0 with up=True: unshaped."""
-        nodes, nics = self.topology.n_nodes, self.topology.nics_per_node
-        if not (0 <= node < nodes and 0 <= nic < nics):
-            raise UsageError(f"NIC {nic} of node {node}: expected NIC 0..{nics - 1} of node 0..{nodes - 1}.")
+    def set_nic(self, node: int, nic: int, gbits_per_s: Rate, *, up: bool = True) -> None:
+        """Shapes a NIC of an emulated node, at once, also during a run; Gb/s or text ("500Mb/s"). 0 with up=True: unshaped."""
+        node, nic = self.topology.nic_at((node, nic))
+        bytes_per_s = parse_rate(gbits_per_s, GBIT, "gbits_per_s")
         self._check_open()
-        self._faults.shape(node, nic, int(gbits_per_s * 1e9 / 8), up)
+        self._faults.shape(node, nic, bytes_per_s, flag(up, "up"))
 
     def nic_bytes(self) -> dict[tuple[int, int], tuple[int, int]]:
         """Bytes that every NIC has (sent, received) since the start, by (node, NIC); headers and what was sent again included."""
@@ -460,9 +460,7 @@ class World:
 
 
 def _namespaces(topology: Topology, fabric: str, elastic: bool) -> Namespaces | None:
-    if fabric not in ("emulated", "netns"):
-        raise UsageError(f"fabric {fabric!r} is unknown: expected 'emulated' or 'netns'.")
-    if fabric == "netns" and elastic:
+    if named(fabric, "fabric", ("emulated", "netns")) == "netns" and elastic:
         raise UnsupportedError("fabric='netns' of an elastic world: members that join have no namespace yet; use fabric='emulated'.")
     return Namespaces(topology) if fabric == "netns" else None
 

@@ -15,14 +15,13 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Union
+from typing import Any, Union
 
+from ..arguments import file_path, instance, listed
 from ..errors import DecodeError, UsageError
+from ..topo import Topology
 from ..units import Duration
 from .spec import FaultSpec
-
-if TYPE_CHECKING:
-    from ..topo import Topology
 
 FORMAT, VERSION = "ccl_lab.faults", 1
 MAX_FAULTS = 100_000
@@ -59,7 +58,7 @@ class FaultScript:
     def parse(cls, text: str) -> FaultScript:
         """Of one fault a line; `#` begins a comment. Raises UsageError naming the line and what was expected."""
         found = []
-        for number, line in enumerate(text.splitlines(), 1):
+        for number, line in enumerate(instance(text, "fault script", str, "text, one fault a line").splitlines(), 1):
             words = line.split("#", 1)[0].strip()
             if not words:
                 continue
@@ -76,7 +75,7 @@ class FaultScript:
             return faults
         if isinstance(faults, str):
             return cls.parse(faults)
-        return cls(faults) if isinstance(faults, FaultSpec) else cls(*faults)
+        return cls(*listed(faults, "faults", (FaultSpec, str), "a FaultScript, its text, a fault or a list of faults"))
 
     def text(self) -> str:
         """One line per fault."""
@@ -109,7 +108,7 @@ class FaultScript:
 
     def save(self, path: Union[str, os.PathLike[str]]) -> Path:
         """Writes the text form for .txt and .faults, else JSON; whole or not at all."""
-        path = Path(path)
+        path = file_path(path)
         body = self.text() if path.suffix in (".txt", ".faults") else json.dumps(self.to_dict(), indent=1) + "\n"
         scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
@@ -124,7 +123,7 @@ class FaultScript:
         """Reads JSON or text, whichever it is. Raises DecodeError naming file, line and what was expected; OSError if it cannot
         be opened."""
         try:
-            body = Path(path).read_bytes().decode("utf-8")
+            body = file_path(path).read_bytes().decode("utf-8")
             return cls.from_dict(json.loads(body)) if body.lstrip().startswith("{") else cls.parse(body)
         except (DecodeError, UsageError) as error:
             raise DecodeError(f"{path}: {error}") from None
@@ -152,6 +151,7 @@ class FaultScript:
 
     def check(self, topology: Topology) -> None:
         """Raises UsageError naming the line that asks for a node, NIC or rank which `topology` has not."""
+        instance(topology, "topology", Topology, "a Topology")
         for each in self.entries:
             each.check(topology)
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..arguments import flag, instance, whole
 from ..errors import ScheduleError, UsageError
 from . import collectives
 from .ops import Buffer, Kind
@@ -87,11 +88,13 @@ class Builder:
         timetable: bool = False,
     ) -> None:
         collectives.check_names(collective)
-        if n_ranks < 1:
-            raise UsageError(f"{collective} among {n_ranks} ranks: expected 1 rank or more.")
+        n_ranks = whole(n_ranks, f"n_ranks of {collective}", 1)
         for what, value in (("root", root), ("peer", peer if collective == "send_recv" else 0)):
-            if not 0 <= value < n_ranks:
-                raise UsageError(f"{what} {value} of {collective}: expected a rank from 0 to {n_ranks - 1}.")
+            whole(value, f"{what} of {collective}", 0, n_ranks - 1)
+        for what, value, low in (("channels", channels, 1), ("parts", parts, 1), ("scratch_blocks", scratch_blocks, 0)):
+            whole(value, what, low)
+        instance(algorithm, "algorithm", str, "a name")
+        in_place = flag(in_place, "in_place")
         self.collective, self.n_ranks, self.algorithm = collective, n_ranks, algorithm
         self.channels, self.parts, self.in_place, self.root, self.peer = channels, parts, in_place, root, peer
         self.scratch_blocks, self.counts, self.scratch_pairs = scratch_blocks, counts, scratch_pairs

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DtypeError, ShapeError, UsageError, suggest
+from ..arguments import named
+from ..errors import DtypeError, ShapeError, suggest
 from .ops import ITEMSIZE, Buffer, Collective, DType, RedOp
 
 ROOTED = ("broadcast", "reduce", "gather", "scatter", "send_recv")
@@ -22,12 +23,9 @@ BITWISE = ("band", "bor", "bxor")
 
 def check_names(collective: str, dtype: str = "float32", redop: str = "sum") -> None:
     """UsageError or DtypeError, with a suggestion, if a name is unknown or the reduction does not fit the dtype."""
-    if collective not in Collective.__members__:
-        raise UsageError(f"collective {collective!r} is unknown.{suggest(collective, Collective.__members__)}")
-    if dtype not in DType.__members__:
-        raise DtypeError(f"dtype {dtype!r} is not supported.{suggest(dtype, DType.__members__)}")
-    if redop not in RedOp.__members__:
-        raise UsageError(f"reduction {redop!r} is unknown.{suggest(redop, RedOp.__members__)}")
+    named(collective, "collective", Collective.__members__)
+    named(dtype, "dtype", DType.__members__, DtypeError, "is not supported")
+    named(redop, "reduction", RedOp.__members__)
     if redop in BITWISE and dtype in FLOATS:
         raise DtypeError(f"reduction {redop!r} on {dtype}: bitwise reductions need an integer type; use int32 or a view.")
 

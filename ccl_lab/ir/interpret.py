@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ..arguments import instance, listed
 from ..errors import DeadlockError, ShapeError
 from . import collectives
 from .layout import Layout
@@ -30,8 +31,10 @@ def interpret(schedule: Schedule, inputs: list[np.ndarray], *, redop: str | None
     (None where the partition only reads `sources`). Without it a partition produces what `inputs` hold at its INPUT chunks.
     Raises ShapeError if sizes do not fit, DtypeError for an unsupported type. Cost: Python time per op.
     """
-    redop = redop or schedule.redop
-    dtype = collectives.dtype_name(inputs[0].dtype)
+    instance(schedule, "schedule", Schedule, "a Schedule")
+    inputs = list(listed(inputs, "inputs", np.ndarray, "a list of arrays, one per rank"))
+    redop = schedule.redop if redop is None else redop
+    dtype = collectives.dtype_name(inputs[0].dtype if inputs else np.dtype(np.float32))
     collectives.check_names(schedule.collective, dtype, redop)
     layout = _layout_of(schedule, inputs, dtype, counts)
     memory = [_memory(layout, rank, inputs[rank]) for rank in range(schedule.n_ranks)]

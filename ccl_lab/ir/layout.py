@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..arguments import whole, wholes
 from ..errors import ShapeError
 from . import collectives
 from .ops import Buffer, Kind
 
 if TYPE_CHECKING:
     from .schedule import Schedule
+
+MOST_ELEMENTS = 2**53  # of a block; bytes of all blocks of a rank stay below 2^63
 
 
 def element_offset(chunk: int | np.ndarray, parts: int, count: int) -> np.ndarray:
@@ -29,12 +32,10 @@ class Layout:
     """Layout of `schedule` for `count` elements per block, or for `counts` int64[n, n] of all_to_allv, of `dtype`."""
 
     def __init__(self, schedule: Schedule, count: int, dtype: str, counts: np.ndarray | None = None) -> None:
-        self.schedule, self.count, self.dtype = schedule, int(count), dtype
+        self.schedule, self.count, self.dtype = schedule, whole(count, "count", 0, MOST_ELEMENTS, ShapeError), dtype
         self.itemsize = collectives.itemsize(dtype)
         self.parts, self.n_ranks = schedule.parts, schedule.n_ranks
         n = self.n_ranks
-        if self.count < 0:
-            raise ShapeError(f"count {count}: expected 0 elements or more per block.")
         shape = collectives.blocks(schedule.collective, n, schedule.root, schedule.peer)
         self._blocks = np.concatenate([shape, np.full((n, 1), schedule.scratch_blocks)], axis=1)
         self.counts = None
@@ -44,7 +45,7 @@ class Layout:
 
     def _check_counts(self, counts: np.ndarray | None) -> np.ndarray:
         n = self.n_ranks
-        counts = np.asarray(counts if counts is not None else np.full((n, n), self.count), np.int64)
+        counts = wholes(np.full((n, n), self.count) if counts is None else counts, "counts", -MOST_ELEMENTS, MOST_ELEMENTS)
         if counts.shape != (n, n) or (counts < 0).any():
             raise ShapeError(f"counts of all_to_allv: expected a non-negative int64[{n}, {n}] matrix, found shape {counts.shape}"
                              f"{' with negative entries' if counts.size and counts.min() < 0 else ''}.")  # fmt: skip

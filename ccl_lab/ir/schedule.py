@@ -55,7 +55,7 @@ class Schedule:
 
     def count_of(self, nbytes: units.Size, dtype: str | None = None) -> int:
         """Elements per block for a message of `nbytes` (rounded down, as nccl-tests do)."""
-        size = collectives.itemsize(dtype or self.dtype) * collectives.message_blocks(
+        size = collectives.itemsize(self.dtype if dtype is None else dtype) * collectives.message_blocks(
             self.collective, self.n_ranks
         )
         return units.parse_size(nbytes) // size
@@ -74,7 +74,7 @@ class Schedule:
         counts = self.counts if counts is None and count is None and nbytes is None else counts
         if count is None:
             count = self.count_of(self.nbytes if nbytes is None else nbytes, dtype)
-        return Layout(self, count, dtype or self.dtype, counts)
+        return Layout(self, count, self.dtype if dtype is None else dtype, counts)
 
     @cached_property
     def digest(self) -> str:

@@ -10,8 +10,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from ..arguments import instance
 from ..errors import Inapplicable, UsageError
-from ..ir import Builder, Outline, Schedule
+from ..ir import Builder, Outline, Schedule, collectives
 from ..topo import Topology
 from ..units import Size
 from . import choose
@@ -97,7 +98,7 @@ def outline(collective: str, topology: Topology | int, nbytes: Size = "1MiB", *,
 
 def _check_fits(problem: Problem, algorithm: str) -> None:
     """UsageError where an algorithm that was asked for is unknown or does not fit."""
-    if algorithm == "auto":
+    if instance(algorithm, "algorithm", str, "the name of one, or 'auto'") == "auto":
         return
     misfit = find(problem.collective, algorithm).misfit(problem) if problem.n > 1 else find(problem.collective, algorithm) and ""
     if misfit:
@@ -108,10 +109,7 @@ def _check_fits(problem: Problem, algorithm: str) -> None:
 
 def algorithms(collective: str) -> tuple[str, ...]:
     """Names of the algorithms of `collective`; UsageError if it is unknown."""
-    if collective not in ALGORITHMS:
-        from ..ir import collectives
-
-        collectives.check_names(collective)
+    collectives.check_names(collective)
     return tuple(ALGORITHMS[collective])
 
 

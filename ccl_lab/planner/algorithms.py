@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..arguments import instance
 from ..errors import UsageError, suggest
 from ..ir import Builder, Chains, Meetings, NodeTrees, Paired, Pairs, Rails, RingLoops, Schedule
 from . import (
@@ -202,7 +203,7 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
 def find(collective: str, name: str) -> Algorithm:
     """The algorithm `name` of `collective`; UsageError with a suggestion and the list if there is none."""
     known = ALGORITHMS[collective]
-    if name not in known:
+    if instance(name, "algorithm", str, f"a name, one of {', '.join(known)}") not in known:
         hint = suggest(name, [*known, "auto"])
         names = "" if hint.startswith(" Known") else f" Known: {', '.join([*known, 'auto'])}."
         raise UsageError(f"algorithm {name!r} of {collective} is unknown.{hint}{names}")

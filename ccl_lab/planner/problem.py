@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import flag, shown, whole
 from ..errors import ShapeError, UsageError
 from ..ir import Builder, collectives
 from ..topo import Topology
@@ -97,32 +98,29 @@ def make_problem(collective: str, topology: Topology | int, nbytes: Size, *, dty
     where = _topology(topology)
     n = where.n_ranks
     peer = peer if collective == "send_recv" else -1
-    _whole("root", root, 0, n - 1)
+    whole(root, "root", 0, n - 1)
     if collective == "send_recv":
-        _whole("peer", peer, 0, n - 1)
+        whole(peer, "peer", 0, n - 1)
     if channels is not None:
-        _whole("channels", channels, 1, 1024)
+        whole(channels, "channels", 1, 1024)
     size = parse_size(nbytes)
     if counts is not None and collective != "all_to_allv":
         raise UsageError(f"counts given for {collective}: only all_to_allv has a size per pair.")
     if collective == "all_to_allv":
         counts = _counts(counts, n, size // collectives.itemsize(dtype) // n, in_place)
         size = int(counts.sum()) * collectives.itemsize(dtype) // n
-    return Problem(collective, where, size, dtype, redop, bool(in_place), int(root), int(peer), channels, counts,
+    return Problem(collective, where, size, dtype, redop, flag(in_place, "in_place"), int(root), int(peer), channels, counts,
                    bool(mapped), bool(overlaps))
 
 
 def _topology(topology: Topology | int) -> Topology:
     if isinstance(topology, Topology):
         return topology
-    if isinstance(topology, bool) or not hasattr(topology, "__index__") or topology < 1:
-        raise UsageError(f"topology {topology!r}: expected a Topology, or a number of ranks (1 or more) on one node.")
-    return Topology.cluster(nodes=1, gpus_per_node=int(topology), nics_per_node=0, name=f"{int(topology)} ranks")
-
-
-def _whole(what: str, value: Any, low: int, high: int) -> None:
-    if isinstance(value, bool) or not hasattr(value, "__index__") or not low <= value <= high:
-        raise UsageError(f"{what} {value!r}: expected a whole number from {low} to {high}.")
+    try:
+        ranks = whole(topology, "topology", 1)
+    except UsageError:
+        raise UsageError(f"topology {shown(topology)}: expected a Topology, or a number of ranks (1 or more) on one node.") from None
+    return Topology.cluster(nodes=1, gpus_per_node=ranks, nics_per_node=0, name=f"{ranks} ranks")
 
 
 def _counts(counts: Any, n: int, count: int, in_place: bool) -> np.ndarray:

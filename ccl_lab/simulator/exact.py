@@ -57,6 +57,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
+from ..arguments import number, shown, whole
 from ..errors import DeadlockError, ScheduleError, ShapeError, UsageError
 from ..ir import Kind, Layout, Schedule
 from ..topo import LinkKind, Topology
@@ -179,7 +180,7 @@ def _exact_times(schedule: Schedule, topology: Topology, layout: Layout, late: L
 
 
 def _check_interference(interference: float) -> None:
-    if not 1.0 <= interference <= 100.0:
+    if not 1.0 <= number(interference, "interference", "a factor from 1 (none) to 100") <= 100.0:
         raise UsageError(f"interference {interference!r}: expected a factor from 1 (none) to 100.")
 
 
@@ -253,19 +254,22 @@ def late_times_ps(late: Late, n_ranks: int) -> I64:
     if late is None:
         return out
     if not isinstance(late, Mapping):
+        if isinstance(late, (str, bytes)) or not isinstance(late, (Sequence, np.ndarray)) or np.ndim(late) != 1:
+            raise UsageError(f"late {shown(late)} is a {type(late).__name__}: expected {{rank: duration}}, or a duration for each rank.")
         if len(late) != n_ranks:
             raise ShapeError(f"late lists {len(late)} ranks: expected {n_ranks}, or {{rank: duration}}.")
         late = dict(enumerate(late))
     for rank, duration in late.items():
-        if isinstance(rank, bool) or not hasattr(rank, "__index__") or not 0 <= rank < n_ranks:
-            raise UsageError(f"late names rank {rank!r}: expected 0 to {n_ranks - 1}.")
-        out[rank] = picoseconds(f"late[{rank}]", duration)
+        out[whole(rank, "late names rank", 0, n_ranks - 1)] = picoseconds(f"late[{rank}]", duration)
     return out
 
 
 def picoseconds(what: str, duration: Duration) -> int:
     """Whole ps of a duration; UsageError naming `what`."""
-    picoseconds = round(parse_duration(duration if isinstance(duration, (int, str)) else float(duration)) * 1e12)
+    try:
+        picoseconds = round(parse_duration(duration) * 1e12)
+    except UsageError as error:
+        raise UsageError(f"{what}: {error}") from None
     if picoseconds >= _LONGEST_PS:
         raise UsageError(f"{what} is {duration!r}: expected less than 26 days.")
     return picoseconds

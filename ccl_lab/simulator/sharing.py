@@ -37,6 +37,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
+from ..arguments import listed
 from ..errors import UsageError
 from ..ir import Kind, Layout, OpTable, Schedule
 from ..topo import INSTANT, LinkKind, Topology
@@ -84,7 +85,8 @@ def simulate_shared(
 
     Arguments, trace and errors as of `simulate`; meta also holds tier ("shared") and, of each other job, when it ended (jobs_end_ps).
     """
-    return simulate_jobs([Job(schedule, None, 0, nbytes, dtype, counts, late, compute_ps), *jobs], topology, alpha, interference)[0]
+    first = Job(schedule, None, 0, nbytes, dtype, counts, late, compute_ps)
+    return simulate_jobs([first, *listed(jobs, "jobs", Job, "a Job, or several")], topology, alpha, interference)[0]
 
 
 def simulate_jobs(jobs: Sequence[Job], topology: Topology, alpha: Duration = 0, interference: float = 1.0) -> list[Trace]:
@@ -97,7 +99,7 @@ def simulate_jobs(jobs: Sequence[Job], topology: Topology, alpha: Duration = 0, 
 
         >>> simulate_jobs([Job(ring, ranks=range(8)), Job(ring, ranks=range(8, 16), start="1ms")], topology)      # doctest: +SKIP
     """
-    placed = [_Placed.of(job, topology) for job in jobs]
+    placed = [_Placed.of(job, topology) for job in listed(jobs, "jobs", Job, "a Job, or several")]
     all_times = _times(placed, topology, alpha, interference)
     ends = [times.time_ps for times in all_times]
     traces = []
@@ -119,7 +121,7 @@ def shared_times(jobs: Sequence[Job], topology: Topology, alpha: Duration = 0, i
     Cost: O(log ops) an op, and at each of the times when flows begin or end, for the links whose flows change rate then, their routes:
     an all_to_all among 512 ranks with ECMP takes 2 s, a ring of 10 million ops some 20 s.
     """
-    return _times([_Placed.of(job, topology) for job in jobs], topology, alpha, interference)
+    return _times([_Placed.of(job, topology) for job in listed(jobs, "jobs", Job, "a Job, or several")], topology, alpha, interference)
 
 
 def link_bytes(jobs: Sequence[Job], topology: Topology) -> I64:

@@ -14,7 +14,9 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
 
+from ..arguments import file_path, whole
 from ..units import format_rate
+from .rates import MOST_RANKS
 from .sysfs import link_name, names, number, text
 
 if TYPE_CHECKING:
@@ -85,7 +87,7 @@ class Machine:
         unsaid = sum(nic.gbits_per_s is None for nic in nics)
         return Topology(
             name=self.host or "this machine",
-            node_of=[0] * (ranks or len(self.gpus) or max(self.cores, 1)),  # type: ignore[arg-type]
+            node_of=[0] * (len(self.gpus) or max(self.cores, 1) if ranks is None else whole(ranks, "ranks", 1, MOST_RANKS)),  # type: ignore[arg-type]
             nics_per_node=len(nics),
             nic_bytes_per_s=[round((nic.gbits_per_s or 1.0) * 1.25e8) for nic in nics],  # type: ignore[arg-type]
             nic_latency_ps=50_000_000,  # type: ignore[arg-type]
@@ -178,7 +180,7 @@ def _gpus(root: Path) -> list[Gpu]:
 
 def discover(root: Union[str, os.PathLike[str]] = "/") -> Machine:
     """What this machine has; `root` may be a copy of its /sys and /proc. Never raises for what is missing."""
-    root = Path(root)
+    root = file_path(root, "root")
     sockets, cores, cpus = _cpus(root)
     net = root / "sys/class/net"
     numa = [name for name in names(root / "sys/devices/system/node") if name.startswith("node") and name[4:].isdigit()]

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Union
 import numpy as np
 import numpy.typing as npt
 
+from ..arguments import file_path
 from ..errors import DecodeError, UnsupportedError, UsageError
 from .network import Network, Tier
 
@@ -143,7 +144,7 @@ def _network_of_dict(data: Any) -> Network:
 
 def save(topology: Topology, path: Union[str, os.PathLike[str]]) -> Path:
     """Writes JSON, one line per column; whole or not at all."""
-    path = Path(path)
+    path = file_path(path)
     body = ",\n".join(f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in to_dict(topology).items())
     scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -163,7 +164,7 @@ def load(path: Union[str, os.PathLike[str]]) -> Topology:
     from .description import from_description
     from .foreign import is_astra_sim, is_simai, read_astra_sim, read_simai
 
-    path = Path(path)
+    path = file_path(path)
     raw = path.read_bytes()
     try:
         text = raw.decode("utf-8")

@@ -26,13 +26,13 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import views
+from ..arguments import flag, instance, number, whole, wholes
 from ..errors import UsageError
 from ..units import Duration
 from . import files, network, places
 from .network import Level, Network
-from .rates import INSTANT, Rate, parse_latency, parse_rate, whole, whole_list
+from .rates import GBIT, GBYTE, INSTANT, Rate, parse_latency, parse_rate, whole_list
 
-GBIT, GBYTE = 1.25e8, 1e9
 # What follows from where ranks and NICs are, whatever their rates.
 _OF_PLACES = ("n_nodes", "ranks_per_node", "link_in_node", "_near", "_texts")
 # Of one rank: a NIC near it; the only far NIC it uses; each of several far ones; each NIC when near and far are used together.
@@ -143,7 +143,7 @@ class Topology:
         object.__setattr__(self, "local_of", _column(local_of, n, np.int32, "local_of"))
         object.__setattr__(self, "nics_per_node", int(self.nics_per_node))
         object.__setattr__(self, "nic_names", tuple(self.nic_names))
-        object.__setattr__(self, "sources", dict(self.sources))
+        object.__setattr__(self, "sources", dict(instance(self.sources, "sources", Mapping, "texts by name")))
         object.__setattr__(self, "path_limits", {key: int(rate) for key, rate in self.path_limits.items()})
         if set(self.path_limits) - set(PATH_LIMITS) or any(rate < 1 for rate in self.path_limits.values()):
             raise UsageError(f"path_limits {dict(self.path_limits)}: expected bytes/s above 0 for some of {', '.join(PATH_LIMITS)}.")
@@ -179,21 +179,21 @@ class Topology:
             >>> Topology.cluster(nodes=2, gpus_per_node=4).n_ranks
             8
         """
-        sizes = whole_list(gpus_per_node, nodes)
+        sizes, nics_per_node = whole_list(gpus_per_node, nodes), whole(nics_per_node, "nics_per_node", 0, 2**16)
         nic_rate = parse_rate(nic_gbits_per_s, GBIT, "nic_gbits_per_s")
         if nics_per_node and not nic_rate:
             raise UsageError("nic_gbits_per_s 0: expected more than 0; for nodes without NICs give nics_per_node=0.")
         return cls(
             name=name,
             node_of=np.repeat(np.arange(len(sizes), dtype=np.int32), sizes),
-            nics_per_node=whole(nics_per_node, "nics_per_node", 0),
+            nics_per_node=nics_per_node,
             nic_bytes_per_s=nic_rate,  # type: ignore[arg-type]
             nic_latency_ps=parse_latency(nic_latency, "nic_latency"),  # type: ignore[arg-type]
             fabric_bytes_per_s=parse_rate(fabric_gbytes_per_s, GBYTE, "fabric_gbytes_per_s"),  # type: ignore[arg-type]
             fabric_latency_ps=parse_latency(fabric_latency, "fabric_latency"),  # type: ignore[arg-type]
-            local_bytes_per_s=(INSTANT if local_gbytes_per_s == math.inf else
+            local_bytes_per_s=(INSTANT if isinstance(local_gbytes_per_s, float) and local_gbytes_per_s == math.inf else
                                parse_rate(local_gbytes_per_s, GBYTE, "local_gbytes_per_s")),  # type: ignore[arg-type]
-            rails=bool(rails), device=device, emulated=emulated, sources=sources or {},
+            rails=flag(rails, "rails"), device=device, emulated=emulated, sources={} if sources is None else sources,
         )
 
     @classmethod
@@ -222,7 +222,7 @@ class Topology:
 
     def slow(self, factor: float, *, nic: tuple[int, int] | None = None, rank: int | None = None) -> Topology:
         """A copy in which NIC `(node, index)`, or the fabric and memory of `rank`, is `factor` times slower (below 1: faster)."""
-        if not factor > 0 or (nic is None) == (rank is None):
+        if not number(factor, "factor", "a number above 0") > 0 or (nic is None) == (rank is None):
             raise UsageError(f"slow(factor={factor}): expected a factor above 0 and either nic=(node, index) or rank=.")
         if nic is not None:
             return self._with_nic_rates(_scaled(self.nic_bytes_per_s, self._nic_row(nic), factor))
@@ -266,10 +266,13 @@ class Topology:
 
         return subset(self, ranks)
 
+    def nic_at(self, nic: tuple[int, int]) -> tuple[int, int]:
+        """(node, index) as ints, of a NIC that is there; or UsageError."""
+        return places.nic_at(self, nic)
+
     def _nic_row(self, nic: tuple[int, int]) -> int:
-        node, index = nic
-        return (whole(node, "node", 0, self.n_nodes - 1) * self.nics_per_node
-                + whole(index, "nic", 0, self.nics_per_node - 1))
+        node, index = self.nic_at(nic)
+        return node * self.nics_per_node + index
 
     # -- sizes and rates
 
@@ -380,7 +383,7 @@ class Topology:
         on the others that are up, the rank's own first; all other channels stay where they are. Raises UsageError where a node has
         no NIC left.
         """
-        rank, channel = np.broadcast_arrays(self._checked(rank, "rank"), np.asarray(channel, dtype=np.int64))
+        rank, channel = np.broadcast_arrays(self._checked(rank, "rank"), wholes(channel, "channel", 0))
         if not self.nics_per_node:
             raise UsageError(f"topology {self.name!r} has no NICs; give it some, or keep traffic inside the node.")
         first, number = self._near
@@ -406,7 +409,7 @@ class Topology:
         In a node: fabric_tx(src), fabric_rx(dst); between nodes: nic_tx, nic_rx of the NICs `nic_of` gives; to itself: local twice.
         """
         src, dst, channel = np.broadcast_arrays(
-            self._checked(src, "src"), self._checked(dst, "dst"), np.asarray(channel, dtype=np.int64))
+            self._checked(src, "src"), self._checked(dst, "dst"), wholes(channel, "channel", 0))
         n, m = self.n_ranks, self.nics_per_node
         out = np.empty((*src.shape, 2), np.int32)
         out[..., 0], out[..., 1] = src, n + dst
@@ -441,10 +444,7 @@ class Topology:
         return self.network is not None and any(tier.latency_ps for tier in self.network.tiers)
 
     def _checked(self, ranks: npt.ArrayLike, what: str) -> I64:
-        array = np.asarray(ranks, dtype=np.int64)
-        if array.size and (array.min() < 0 or array.max() >= self.n_ranks):
-            raise UsageError(f"{what} {array.min() if array.min() < 0 else array.max()}: expected 0 to {self.n_ranks - 1}.")
-        return array
+        return wholes(ranks, what, 0, self.n_ranks - 1)
 
     # -- value
 

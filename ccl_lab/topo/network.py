@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import UsageError, suggest
+from ..arguments import listed, named, whole
+from ..errors import UsageError
 from ..units import Duration
 from .rates import INSTANT, parse_latency
 
@@ -87,10 +88,8 @@ class Network:
     def __post_init__(self) -> None:
         if not 1 <= len(self.tiers) <= MAX_TIERS:
             raise UsageError(f"network of {len(self.tiers)} tiers: expected 1 to {MAX_TIERS}.")
-        if self.routing not in ROUTINGS:
-            raise UsageError(f"routing {self.routing!r}: expected 'ecmp' or 'spray'.{suggest(str(self.routing), ROUTINGS)}")
-        if isinstance(self.seed, bool) or not hasattr(self.seed, "__index__") or not 0 <= self.seed < 2**63:
-            raise UsageError(f"seed {self.seed!r}: expected a whole number, 0 or more and below 2^63.")
+        named(self.routing, "routing", ROUTINGS)
+        whole(self.seed, "seed", 0)
         object.__setattr__(self, "tiers", tuple(_checked(tier) for tier in self.tiers))
         if len({len(tier.group_of) for tier in self.tiers}) != 1:
             raise UsageError(f"tiers of {[len(tier.group_of) for tier in self.tiers]} nodes: expected the same nodes at every tier.")
@@ -283,7 +282,7 @@ def build(levels: Sequence[Level], n_nodes: int, node_bytes_per_s: int, nics_per
     tiers: list[Tier] = []
     arriving = node_bytes_per_s  # bytes/s that come up to a group, if all below it sends
     per_group = 1                # nodes in a group of the tier below
-    for i, level in enumerate(levels):
+    for i, level in enumerate(listed(levels, "levels", Level, "a Level for each layer of switches")):
         nodes = -(-n_nodes // per_group) * per_group if level.nodes is None else level.nodes
         _check_level(level, nodes, per_group)
         arriving, per_group = arriving * (nodes // per_group if tiers else nodes), nodes

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from ..arguments import shown, whole
 from ..errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,6 +29,13 @@ def by_node(node_of: npt.NDArray[Any], place: npt.NDArray[Any]) -> npt.NDArray[n
     order = np.empty(len(node_of), np.int64)
     order[_first_of_node(node_of) + place] = np.arange(len(node_of))
     return order
+
+
+def nic_at(topology: Topology, nic: Any) -> tuple[int, int]:
+    """(node, index) as ints, of a NIC that is there; or UsageError."""
+    if not isinstance(nic, (tuple, list)) or len(nic) != 2:
+        raise UsageError(f"nic {shown(nic)}: expected (node, index).")
+    return whole(nic[0], "node", 0, topology.n_nodes - 1), whole(nic[1], "nic", 0, topology.nics_per_node - 1)
 
 
 def local_indices(node_of: npt.NDArray[Any]) -> npt.NDArray[np.int32]:

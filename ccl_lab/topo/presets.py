@@ -147,7 +147,8 @@ ALIASES = {"a100": "dgx_a100", "h100": "hgx_h100", "h200": "hgx_h200", "b200": "
 
 def build(name: str, nodes: int | None = None) -> Topology:
     """`nodes` of the machine called `name`."""
-    from .model import GBIT, Topology
+    from .model import Topology
+    from .rates import GBIT
 
     key = str(name).lower().replace("-", "_")
     key = ALIASES.get(key, key)

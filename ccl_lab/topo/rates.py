@@ -8,13 +8,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import Any, Union
+from typing import Union
 
+from ..arguments import number, whole
 from ..errors import UsageError
 from ..units import Duration, parse_duration
 
 Rate = Union[int, float, str]
 
+GBIT, GBYTE = 1.25e8, 1e9  # bytes per second
+MOST_RANKS = 2**24  # a column of them is 128 MB
 INSTANT = 2**62  # bytes per second of a link that takes no time
 
 _RATE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?)\s*([kMGT]?)(b|bit|B)(?:/s|ps)\s*")
@@ -31,14 +34,12 @@ def parse_rate(rate: Rate, unit_bytes_per_s: float, what: str) -> int:
         match = _RATE.fullmatch(rate)
         if not match:
             raise UsageError(f"{what} {rate!r} cannot be read: expected a number, or text such as '8Gb/s' or '46GB/s'.")
-        number, unit = float(match[1]), _PREFIX[match[2]] * (1.0 if match[3] == "B" else 0.125)
+        amount, unit = float(match[1]), _PREFIX[match[2]] * (1.0 if match[3] == "B" else 0.125)
     else:
-        if isinstance(rate, bool) or not hasattr(rate, "__float__"):
-            raise UsageError(f"{what} {rate!r} is a {type(rate).__name__}: expected a number or text such as '8Gb/s'.")
-        number, unit = float(rate), unit_bytes_per_s
-    if not math.isfinite(number) or number < 0 or number * unit >= 2**62:
+        amount, unit = number(rate, what, "a number or text such as '8Gb/s'"), unit_bytes_per_s
+    if not math.isfinite(amount) or amount < 0 or amount * unit >= 2**62:
         raise UsageError(f"{what} {rate!r}: expected a finite rate, 0 or more and below 4e18 bytes per second.")
-    return round(number * unit)
+    return round(amount * unit)
 
 
 def parse_latency(latency: Duration, what: str) -> int:
@@ -52,20 +53,15 @@ def parse_latency(latency: Duration, what: str) -> int:
     return picoseconds
 
 
-def whole(value: Any, what: str, low: int, high: int | None = None) -> int:
-    """`value` as an int in [low, high], or UsageError."""
-    wrong = isinstance(value, bool) or not hasattr(value, "__index__")
-    if wrong or value < low or (high is not None and value > high):
-        span = f"{low} or more" if high is None else f"{low} to {high}"
-        raise UsageError(f"{what} {value!r}: expected a whole number, {span}.")
-    return int(value)
-
-
 def whole_list(sizes: Union[int, Sequence[int]], nodes: int) -> list[int]:
     """Ranks of each node."""
-    nodes = whole(nodes, "nodes", 1)
+    nodes = whole(nodes, "nodes", 1, MOST_RANKS)
     if isinstance(sizes, (str, bytes)) or not hasattr(sizes, "__len__"):
-        return [whole(sizes, "gpus_per_node", 1)] * nodes
+        size = whole(sizes, "gpus_per_node", 1, MOST_RANKS)
+        whole(nodes * size, "nodes * gpus_per_node", 1, MOST_RANKS)
+        return [size] * nodes
     if len(sizes) != nodes:
         raise UsageError(f"gpus_per_node lists {len(sizes)} nodes: expected {nodes}, one number per node.")
-    return [whole(size, "gpus_per_node", 1) for size in sizes]
+    found = [whole(size, "gpus_per_node", 1, MOST_RANKS) for size in sizes]
+    whole(sum(found), "ranks of all nodes", 1, MOST_RANKS)
+    return found

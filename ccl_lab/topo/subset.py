@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..arguments import several, shown, wholes
 from ..errors import UsageError
 from .model import Topology
 from .places import local_indices
@@ -17,13 +18,10 @@ from .places import local_indices
 
 def subset(topology: Topology, ranks: Sequence[int]) -> Topology:
     """The topology of `ranks`, which become 0, 1, 2, … in the order given; UsageError if one is no rank or comes twice."""
-    chosen = np.asarray(list(ranks), np.int64)
-    known = chosen.size and chosen.min() >= 0 and chosen.max() < topology.n_ranks
-    if not known or len(set(chosen.tolist())) != chosen.size:
-        raise UsageError(
-            f"subset({list(ranks)}) of topology {topology.name!r}: expected at least 1 of the ranks 0 to {topology.n_ranks - 1}, "
-            "each once."
-        )
+    chosen = wholes(several(ranks, "ranks", "a list of ranks"), "subset: ranks", 0, topology.n_ranks - 1)
+    if chosen.ndim != 1 or not chosen.size or len(set(chosen.tolist())) != chosen.size:
+        raise UsageError(f"subset({shown(chosen.tolist())}) of topology {topology.name!r}: expected at least 1 of the ranks 0 to "
+                         f"{topology.n_ranks - 1}, each once.")  # fmt: skip
     nodes, node_of = np.unique(topology.node_of[chosen], return_inverse=True)
     rows = (nodes[:, None] * topology.nics_per_node + np.arange(topology.nics_per_node)).reshape(-1)
     return topology.replace(

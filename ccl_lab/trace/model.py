@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import views
+from ..arguments import instance, listed, named, number, shown
 from ..errors import ShapeError, UsageError, suggest
 from ..units import format_size, format_time
 from .columns import COLUMNS, SPAN_DTYPE, SpanStatus
@@ -60,7 +61,7 @@ class Trace:
     def __init__(
         self, columns: Mapping[str, Any] | None = None, meta: Mapping[str, Any] | None = None
     ) -> None:
-        given = dict(columns or {})
+        given = {} if columns is None else dict(instance(columns, "columns", Mapping, "arrays by name"))
         for name in given:
             if name not in COLUMNS:
                 raise UsageError(f"trace column {name!r} is unknown.{suggest(name, COLUMNS)}")
@@ -76,7 +77,7 @@ class Trace:
             for name, dtype in COLUMNS.items()
         }
         object.__setattr__(self, "columns", _read_only(full))
-        object.__setattr__(self, "meta", plain(dict(meta or {}), "meta"))
+        object.__setattr__(self, "meta", plain({} if meta is None else dict(instance(meta, "meta", Mapping, "values by name")), "meta"))
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"a Trace cannot be changed; make another, e.g. with .replace({name}=...)")
@@ -117,7 +118,7 @@ class Trace:
     def concat(cls, traces: Iterable[Trace]) -> Trace:
         """All spans one after the other. Meta keeps what all traces agree on; `drops` are added up, what each rank's `clock`
         says is put together."""
-        parts = list(traces)
+        parts = list(listed(traces, "traces", Trace, "several Traces"))
         if not parts:
             return cls()
         parts = with_common_names(parts)
@@ -199,12 +200,13 @@ class Trace:
 
     def between(self, begin_ns: int, end_ns: int) -> Trace:
         """The spans that touch [begin_ns, end_ns), uncut. Instants count where they happen."""
+        begin_ns, end_ns = (number(each, what, "ns") for each, what in ((begin_ns, "begin_ns"), (end_ns, "end_ns")))
         begin, end = self.columns["begin_ns"], self.columns["end_ns"]
         return self[(begin < end_ns) & ((end > begin_ns) | ((end == begin) & (begin == begin_ns)))]
 
     def sorted(self, *by: str) -> Trace:
         """Ordered by these columns (default: begin_ns, end_ns, rank, op_id); stable."""
-        names = by or ("begin_ns", "end_ns", "rank", "op_id")
+        names = [named(name, "column", COLUMNS) for name in by] or ["begin_ns", "end_ns", "rank", "op_id"]
         return self[np.lexsort([self[name] for name in reversed(names)])]
 
     # Facts
@@ -278,6 +280,8 @@ class Trace:
         Spans without an op, or with one the schedule does not have, keep step -1. Raises UsageError where
         meta["schedule_digest"] says that another schedule was run.
         """
+        if not hasattr(schedule, "ops"):
+            raise UsageError(f"join({shown(schedule)}): expected the Schedule that was run.")
         ran, digest = self.meta.get("schedule_digest"), getattr(schedule, "digest", None)
         if ran and digest and ran != digest:
             raise UsageError(
@@ -293,7 +297,7 @@ class Trace:
         """What changed from this trace to `other`, op by op (diff.py)."""
         from .diff import diff
 
-        return diff(self, other)
+        return diff(self, instance(other, "diff with", Trace, "another Trace"))
 
     # Files and other forms
 

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from ..arguments import instance
 from ..ir import Schedule
+from ..topo import Topology
 from .bounds import check_bounds, check_reach, peer_reads
 from .contributions import check_contributions
 from .deadlock import run_order
 from .program import Program
 from .races import check_races
-
-if TYPE_CHECKING:
-    from ..topo import Topology
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,9 @@ def verify(schedule: Schedule, *, topology: Topology | None = None) -> Proof:
     calling again is free. Raises BoundsError, DeadlockError, RaceError or ContributionError, each naming op, rank and
     chunk range, with `op_id` and `rank` set. Cost: about 10 microseconds and (ranks * channels) * 4 bytes per op.
     """
-    proof = schedule.__dict__.get("_proof")
+    proof = instance(schedule, "schedule", Schedule, "a Schedule, as plan and Builder.build make them").__dict__.get("_proof")
+    if topology is not None:
+        instance(topology, "topology", Topology, "a Topology")
     if proof is None:
         proof = prove(schedule)
         object.__setattr__(schedule, "_proof", proof)

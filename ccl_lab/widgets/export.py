@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..arguments import file_path, instance, several
 from ..errors import UsageError
 
 if TYPE_CHECKING:
@@ -68,6 +69,10 @@ def export_html(path: str | Path, views: Sequence[View | str | Any], title: str 
     plotly: also take plotly figures, which adds 4.8 MB of plotly to the file. Returns the path.
     Raises UsageError for a view that cannot be exported.
     """
+    target = file_path(path)
+    views = several(views, "views", "a list of widgets and texts")
+    for what, value in (("title", title), ("text", text)):
+        instance(value, what, str, "a text")
     documents: list[dict[str, Any]] = []
     parts: list[str] = []
     figures = 0
@@ -97,7 +102,6 @@ def export_html(path: str | Path, views: Sequence[View | str | Any], title: str 
         data=packed(documents),
         script=inline_script(),
     )
-    target = Path(path)
     target.write_text(page, encoding="utf-8")
     return target
 

@@ -75,9 +75,9 @@ def test_several_sources_keep_their_order() -> None:
     ("make", "error", "words"),
     [
         (lambda: Builder("all_redcue", 2, algorithm="x"), UsageError, "Did you mean 'all_reduce'"),
-        (lambda: Builder("all_reduce", 0, algorithm="x"), UsageError, "expected 1 rank or more"),
-        (lambda: Builder("broadcast", 2, algorithm="x", root=2), UsageError, "root 2 of broadcast: expected a rank from 0 to 1"),
-        (lambda: Builder("send_recv", 2, algorithm="x"), UsageError, "peer -1 of send_recv"),
+        (lambda: Builder("all_reduce", 0, algorithm="x"), UsageError, "n_ranks of all_reduce 0: expected a whole number, 1 or more"),
+        (lambda: Builder("broadcast", 2, algorithm="x", root=2), UsageError, "root of broadcast 2: expected a whole number, 0 to 1"),
+        (lambda: Builder("send_recv", 2, algorithm="x"), UsageError, "peer of send_recv -1"),
         (lambda: Builder("barrier", 2, algorithm="x").signal(rank=[0, 1], peer=[1, 0, 1]), UsageError, "do not fit 2 ranks"),
         (lambda: Builder("all_reduce", 2, algorithm="x").build(dtype="float31"), DtypeError, "float31"),
         (lambda: Builder("all_reduce", 2, algorithm="x").build(redop="band"), DtypeError, "integer type"),

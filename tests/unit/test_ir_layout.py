@@ -48,7 +48,7 @@ def test_message_size_is_that_of_the_larger_buffer_rounded_down() -> None:
     assert schedule_of("all_reduce", 4).layout(nbytes=7, dtype="float64").count == 0
     with pytest.raises(UsageError, match="one of them"):
         schedule_of("all_reduce", 4).layout(1, nbytes=4)
-    with pytest.raises(ShapeError, match="0 elements or more"):
+    with pytest.raises(ShapeError, match="count -1: expected a whole number, 0 to"):
         schedule_of("all_reduce", 4).layout(-1)
     with pytest.raises(UsageError, match="negative"):
         schedule_of("all_reduce", 4).layout(nbytes=-1)

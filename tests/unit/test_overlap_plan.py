@@ -20,7 +20,7 @@ class TestPlan:
         [
             (("matmul_reduce_scater", "ring", 4), {}, "matmul_reduce_scatter"),
             (("matmul_reduce_scatter", "rings", 4), {}, "'ring'"),
-            (("matmul_reduce_scatter", "ring", 0), {}, "1 rank or more"),
+            (("matmul_reduce_scatter", "ring", 0), {}, "n_ranks of reduce_scatter 0: expected a whole number, 1 or more"),
             (("matmul_reduce_scatter", "ring", 4), {"sub_slices": 0}, "sub_slices 0"),
             (("matmul_reduce_scatter", "k_slice", 4), {"slices": 1.5}, "slices 1.5"),
             (("matmul_reduce_scatter", "ring", 4), {"adds": "early"}, "separate, or fused"),

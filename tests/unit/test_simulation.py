@@ -88,9 +88,9 @@ def test_the_shared_tier_takes_the_same_words() -> None:
     assert beside.meta["time_ps"] > known.meta["time_ps"]
     slower = ccl.simulate(schedule, topology, tier="shared", faults=["nic:node=1,nic=0,factor=4"])
     assert slower.meta["time_ps"] > known.meta["time_ps"]
-    with pytest.raises(UsageError, match="tier 'share': expected 'exact', 'estimate', or 'shared'.*Did you mean 'shared'"):
+    with pytest.raises(UsageError, match="tier 'share' is unknown. Did you mean 'shared'"):
         ccl.simulate(schedule, topology, tier="share")
-    with pytest.raises(UsageError, match="with jobs"):
+    with pytest.raises(UsageError, match="jobs with tier='exact': only 'shared'"):
         ccl.simulate(schedule, topology, jobs=[Job(schedule)])
     with pytest.raises(UnsupportedError, match="at most 4,000,000 are unrolled"):
         ccl.simulate("all_reduce", "h100:nodes=16384", "1GiB", algorithm="ring", tier="shared")

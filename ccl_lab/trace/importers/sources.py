@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from ...arguments import file_path
 from ...errors import DecodeError, UnsupportedError, UsageError
 from ..form import MAX_FILE_BYTES
 from .chakra import read_chakra
@@ -54,7 +55,7 @@ def load_job(
     classifier = Classifier(classes)
     whole: list[Trace] = []
     parts: list[Part] = []
-    for path in _files(paths):
+    for path in _files([file_path(each) for each in paths]):
         for found in _read(path, classifier, recover):
             if isinstance(found, Trace):
                 whole.append(found)

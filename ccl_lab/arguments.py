@@ -1,0 +1,107 @@
+"""What arguments are, before anything is done with them: one sentence for each way in which they are wrong.
+
+Is: checks of kind and range, whose errors name the argument, what was found and what was expected. Is not: parsing (units.py), nor what
+a value means. Invariant: whatever is given, the error is a UsageError (or the class that is asked for), never one of Python.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import CclError, UsageError, suggest
+
+Kind = TypeVar("Kind")
+
+_MOST = 2**63 - 1  # what columns of whole numbers hold
+
+
+def shown(value: Any) -> str:
+    """How an error shows a value: 60 characters of it at most."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def instance(value: Any, what: str, kind: type[Kind] | tuple[type[Kind], ...], expected: str) -> Kind:
+    """`value`, which is of `kind`; or a UsageError that says what was `expected`."""
+    if not isinstance(value, kind):
+        raise UsageError(f"{what} {shown(value)} is a {type(value).__name__}: expected {expected}.")
+    return value
+
+
+def named(value: Any, what: str, known: Collection[str], error: type[CclError] = UsageError, verdict: str = "is unknown") -> str:
+    """`value`, one of the names in `known`; or `error` with a suggestion."""
+    if not isinstance(value, str):
+        raise error(f"{what} {shown(value)} is a {type(value).__name__}: expected a name, one of {', '.join(sorted(known))}.")
+    if value not in known:
+        raise error(f"{what} {shown(value)} {verdict}.{suggest(value, known)}")
+    return value
+
+
+def whole(value: Any, what: str, low: int, high: int | None = None, error: type[CclError] = UsageError) -> int:
+    """`value` as an int in [low, high]; or `error`."""
+    try:
+        found = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        found = None
+    if found is None or not low <= found <= (_MOST if high is None else high):
+        raise error(f"{what} {shown(value)}: expected a whole number, {f'{low} or more' if high is None else f'{low} to {high}'}.")
+    return found
+
+
+def wholes(value: Any, what: str, low: int, high: int | None = None) -> npt.NDArray[np.int64]:
+    """`value` as i64[...], whole numbers in [low, high]; or UsageError."""
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError):
+        array = np.asarray(None)
+    if array.dtype.kind not in "iu" and array.size:
+        raise UsageError(f"{what} {shown(value)}: expected whole numbers.")
+    if array.size and not (low <= array.min() and array.max() <= (_MOST if high is None else high)):
+        worst = array.min() if array.min() < low else array.max()
+        raise UsageError(f"{what} {worst}: expected {f'{low} or more' if high is None else f'{low} to {high}'}.")
+    return array.astype(np.int64, copy=False)
+
+
+def flag(value: Any, what: str) -> bool:
+    """`value`, which is true or false; or UsageError."""
+    if not isinstance(value, (bool, int)) and type(value).__name__ not in ("bool", "bool_"):  # those of numpy
+        raise UsageError(f"{what} {shown(value)} is a {type(value).__name__}: expected True or False.")
+    return bool(value)
+
+
+def number(value: Any, what: str, expected: str) -> float:
+    """`value` as a float, or UsageError."""
+    if isinstance(value, (bool, str, bytes)) or not hasattr(value, "__float__"):
+        raise UsageError(f"{what} {shown(value)} is a {type(value).__name__}: expected {expected}.")
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise UsageError(f"{what} {shown(value)}: expected {expected}.") from None
+
+
+def listed(value: Any, what: str, kind: type[Kind] | tuple[type[Kind], ...], expected: str) -> tuple[Kind, ...]:
+    """All of `value`, one of `kind` or several; or UsageError."""
+    if isinstance(value, kind):
+        return (value,)  # type: ignore[return-value]
+    return tuple(instance(each, what, kind, expected) for each in several(value, what, expected))
+
+
+def several(value: Any, what: str, expected: str) -> tuple[Any, ...]:
+    """What is in `value`, which is no text; or UsageError."""
+    if isinstance(value, (str, bytes, type)) or not isinstance(value, Iterable):
+        raise UsageError(f"{what} {shown(value)} is a {type(value).__name__}: expected {expected}.")
+    return tuple(value)
+
+
+def file_path(value: Any, what: str = "path") -> Path:
+    """`value`, text or a path, as a Path; or UsageError."""
+    if not isinstance(value, (str, os.PathLike)) or not os.fspath(value) or isinstance(os.fspath(value), bytes):
+        raise UsageError(f"{what} {shown(value)}: expected the path of a file, as text or a Path.")
+    return Path(os.fspath(value))

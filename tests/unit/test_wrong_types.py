@@ -1,0 +1,147 @@
+"""Arguments of a wrong type: every public call accepts them or raises an error of ccl_lab, never one of Python or numpy.
+
+An error of Python says what a line inside the package could not do; one of ccl_lab says which argument it was and what was expected.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ccl_lab as ccl
+from ccl_lab import FaultScript, Topology, Trace, World
+from ccl_lab.errors import CclError, UsageError
+from ccl_lab.topo import Level
+
+HERE = Topology.cluster(2, 2, 2)
+SCHEDULE = ccl.plan("all_reduce", HERE, "1KiB")
+TRACE = ccl.simulate(SCHEDULE, HERE)
+SCRIPT = FaultScript("nic_down node=0 nic=1 after=1ms")
+WRONG = [None, 5, -1, 1.5, float("nan"), 10**30, True, "x", "", b"x", [], {}, (1, 2), [None], ["x"], {"a": 1}, object(), np.zeros(3),
+         np.float32]  # fmt: skip
+
+MODEL = {"late": None, "compute_ps": None, "alpha": 0, "interference": 1.0, "faults": ()}
+SIZE = {"nbytes": "1KiB", "dtype": "float32", "counts": None}
+PLAN = {"algorithm": "ring", "redop": "sum", "in_place": False, "channels": 1}
+CLUSTER = {"nodes": 2, "gpus_per_node": 2, "nics_per_node": 2, "nic_gbits_per_s": 8, "nic_latency": "5us", "fabric_gbytes_per_s": 4,
+           "fabric_latency": "1us", "rails": True, "local_gbytes_per_s": 8, "sources": None}  # fmt: skip
+SWEEP = {"grid": {"what": "all_reduce", "topology": "h100:nodes=2", "nbytes": ["1KiB"]}, "executor": None, "file": None, "progress": False}
+
+# Name: the call, and arguments that are right.
+CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
+    "plan": (ccl.plan, {"collective": "all_reduce", "topology": HERE, **SIZE, **PLAN}),
+    "plan a broadcast": (ccl.plan, {"collective": "broadcast", "topology": 4, "root": 0}),
+    "plan a send_recv": (ccl.plan, {"collective": "send_recv", "topology": 4, "root": 0, "peer": 1}),
+    "simulate": (ccl.simulate, {"what": "all_reduce", "topology": HERE, **SIZE, **MODEL, "result": "auto", "tier": "exact", "jobs": (),
+                                "rows": (), "patience": None, "algorithm": "ring", "channels": 1}),
+    "simulate a schedule": (ccl.simulate, {"what": SCHEDULE, "topology": HERE, **SIZE, **MODEL, "nbytes": None}),
+    "simulate shared": (ccl.simulate, {"what": "all_reduce", "topology": HERE, "late": None, "alpha": 0, "tier": "shared", "jobs": ()}),
+    "verify": (ccl.verify, {"schedule": SCHEDULE, "topology": HERE}),
+    "interpret": (ccl.interpret, {"schedule": SCHEDULE, "inputs": [np.zeros(8, np.float32)] * 4, "redop": None, "counts": None}),
+    "sweep": (ccl.sweep, SWEEP),
+    "Builder": (ccl.Builder, {"collective": "all_reduce", "n_ranks": 2, "algorithm": "mine", "channels": 1, "parts": 1, "in_place": False,
+                              "root": 0, "peer": -1, "scratch_blocks": 0}),
+    "Topology.cluster": (Topology.cluster, CLUSTER),
+    "Topology.preset": (Topology.preset, {"name": "h100", "nodes": 2}),
+    "Topology.from_dict": (Topology.from_dict, {"data": HERE.to_dict()}),
+    "Topology.load": (Topology.load, {"path": "none.json"}),
+    "Topology.discover": (Topology.discover, {"root": "/nowhere", "ranks": 2}),
+    "Topology.slow": (HERE.slow, {"factor": 2.0, "nic": (0, 1), "rank": None}),
+    "Topology.without": (lambda nic: HERE.without(nic), {"nic": (0, 1)}),
+    "Topology.subset": (HERE.subset, {"ranks": [0, 1]}),
+    "Topology.ranks_of": (HERE.ranks_of, {"node": 0}),
+    "Topology.nic_of": (HERE.nic_of, {"rank": 0, "channel": 0}),
+    "Topology.path": (HERE.path, {"src": 0, "dst": 1, "channel": 0}),
+    "Topology.latency_ps": (HERE.latency_ps, {"src": 0, "dst": 1, "channel": 0}),
+    "Topology.with_network": (lambda level, **more: HERE.with_network(level, **more),
+                              {"level": Level("leaf"), "routing": "ecmp", "seed": 0}),
+    "FaultScript": (lambda fault: FaultScript(fault), {"fault": "nic_down node=0 nic=1 after=1ms"}),
+    "FaultScript.of": (FaultScript.of, {"faults": SCRIPT}),
+    "FaultScript.parse": (FaultScript.parse, {"text": SCRIPT.text()}),
+    "FaultScript.from_dict": (FaultScript.from_dict, {"data": SCRIPT.to_dict()}),
+    "FaultScript.load": (FaultScript.load, {"path": "none.json"}),
+    "FaultScript.check": (SCRIPT.check, {"topology": HERE}),
+    "FaultScript.shifted": (SCRIPT.shifted, {"by": "1ms"}),
+    "FaultScript.final_heal": (SCRIPT.final_heal, {"after": None}),
+    "Trace": (Trace, {"columns": None, "meta": None}),
+    "Trace.between": (TRACE.between, {"begin_ns": 0, "end_ns": 1}),
+    "Trace.concat": (Trace.concat, {"traces": [TRACE]}),
+    "Trace.diff": (TRACE.diff, {"other": TRACE}),
+    "Trace.load": (lambda path: Trace.load(path), {"path": "none.json"}),
+    "Trace.join": (TRACE.join, {"schedule": SCHEDULE}),
+    "Trace.where": (TRACE.where, {"rank": 1, "channel": 0, "kind": "put"}),
+    "Trace.sorted": (lambda by: TRACE.sorted(by), {"by": "rank"}),
+    "Matmul": (ccl.Matmul, {"rows": 8, "inner": 8, "columns": 8, "dtype": "float32"}),
+    "Emulated": (ccl.Emulated, {"durations": [1e-6]}),
+    "export_html": (ccl.export_html, {"path": "out.html", "views": [TRACE.timeline()], "title": "t", "text": ""}),
+}  # fmt: skip
+
+
+def outcome(call: Callable[..., Any], given: dict[str, Any]) -> str:
+    """Empty where the call accepts what is given, or refuses it as it should."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            call(**given)
+        except CclError as error:
+            return "" if str(error) else "an error without words"
+        except OSError as error:  # a file that cannot be opened, which it names
+            return "" if error.filename else f"{type(error).__name__}: {error}"
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def check(name: str, call: Callable[..., Any], right: dict[str, Any]) -> None:
+    for key in right:
+        for wrong in WRONG:
+            found = outcome(call, {**right, key: wrong})
+            assert not found, f"{name}({key}={wrong!r}): {found}"
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_wrong_types_are_errors_of_ccl_lab(name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    check(name, *CALLS[name])
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with World(2) as world:
+        yield world
+
+
+def test_a_world_survives_runs_with_wrong_types(world: World) -> None:
+    """Ranks are processes: what they cannot read would end them, and with them the world."""
+    schedule = ccl.plan("all_reduce", 2, "1KiB")
+    check("World.run", world.run, {"schedule": schedule, "nbytes": None, "counts": None, "dtype": None, "redop": None, "inputs": None,
+                                   "timeout": None, "faults": None, "without": (), "compute": None})
+    for wrong in (each for each in WRONG if each is not None and str(each) != "5"):
+        for key in ("count", "repeat"):
+            with pytest.raises(UsageError, match=f"^{key} "):
+                world.run(schedule, **{key: wrong})
+    check("World.set_nic", world.set_nic, {"node": 0, "nic": 0, "gbits_per_s": 0, "up": True})
+    check("World.set_tracing", world.set_tracing, {"on": True})
+    world.set_nic(0, 0, 0)
+    assert world.run(schedule).meta["n_ranks"] == 2
+
+
+@pytest.mark.parametrize("key", ["topology", "transport", "timeout", "trace_spans", "start_timeout", "groups", "patience", "fabric"])
+def test_a_world_of_wrong_types_does_not_start(key: str) -> None:
+    for wrong in WRONG:
+        if wrong is None if key != "topology" else isinstance(wrong, int) and wrong == 5:
+            continue  # which is right
+        if isinstance(wrong, (int, float)) and key in ("timeout", "trace_spans", "start_timeout"):
+            continue  # seconds, or spans, mostly
+        with pytest.raises(UsageError):
+            World(**{"topology": 2, key: wrong})
+
+
+def test_a_whole_number_is_not_cut_to_one() -> None:
+    for call in (lambda: SCHEDULE.layout(1.5), lambda: HERE.nic_of(0.7), lambda: HERE.subset([0.2, 1.0])):
+        with pytest.raises(UsageError, match="1.5|0.7|0.2"):
+            call()
