@@ -199,9 +199,9 @@ def test_runs_repeat_and_queue(world):
             TypeError,
             "not supported",
         ),
-        (lambda w: w.start("ring"), UsageError, "takes a Schedule"),
+        (lambda w: w.start("ring"), UsageError, "schedule .ring. is a str: expected a Schedule"),
         (lambda w: w.all_reduce("1KiB", algorithm="rign"), UsageError, "Did you mean 'ring'"),
-        (lambda w: w.set_nic(9, 0, 1), UsageError, "NIC 0 of node 9"),
+        (lambda w: w.set_nic(9, 0, 1), UsageError, "node 9: expected a whole number, 0 to"),
     ],
 )
 def test_bad_input_is_refused_before_anything_starts(world, call, error, match):
