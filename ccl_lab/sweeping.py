@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .arguments import file_path, flag, instance, shown
+from .arguments import file_path, flag, instance, named, shown
 from .errors import CclError, DecodeError, UsageError, suggest
 
 ARGUMENTS = ("what", "topology", "nbytes", "dtype", "late", "alpha", "faults", "algorithm", "redop", "in_place", "root", "peer", "channels",
@@ -51,8 +51,7 @@ class Sweep:
     def column(self, name: str) -> list[Any]:
         """One value of every row, None where it failed. Raises UsageError for an unknown name."""
         known = {each for row in self.rows for each in row}
-        if name not in known:
-            raise UsageError(f"rows have no {name!r}.{suggest(name, known)}")
+        named(name, "column", known, verdict="is in no row")
         return [row.get(name) for row in self.rows]
 
     def __len__(self) -> int:

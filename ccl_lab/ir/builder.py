@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..arguments import flag, instance, whole
+from ..arguments import flag, instance, listed, whole, wholes
 from ..errors import ScheduleError, UsageError
 from . import collectives
 from .ops import Buffer, Kind
@@ -42,6 +42,9 @@ class Ref(NamedTuple):
         return self._replace(rank=rank)
 
 
+_CHUNKS = "chunks of a buffer, such as b.input[0] or b.output[2:4]"
+
+
 class _BufferRefs:
     """`b.output[chunks]` or `b.output[lo:hi]`, with ints or arrays."""
 
@@ -52,7 +55,8 @@ class _BufferRefs:
         if isinstance(chunks, slice):
             if chunks.step is not None or chunks.start is None or chunks.stop is None:
                 raise UsageError(f"{self._buf.name}[{chunks}]: expected [lo:hi] with both ends and no step.")
-            return Ref(self._buf, chunks.start, np.subtract(chunks.stop, chunks.start))
+            lo, hi = (_cell(f"{self._buf.name}[lo:hi]", end) for end in (chunks.start, chunks.stop))
+            return Ref(self._buf, lo, hi - lo)
         return Ref(self._buf, chunks)
 
 
@@ -132,7 +136,7 @@ class Builder:
 
     def get(self, *, rank: Ints, peer: Ints, src: Ref, dst: Ref, channel: Ints = 0) -> None:
         """`rank` reads `src` of `peer` into its own `dst`, and goes on when the bytes are here."""
-        self._emit(Kind.get, rank, channel, peer=peer, dst=dst, srcs=[src.at(peer)])
+        self._emit(Kind.get, rank, channel, peer=peer, dst=dst, srcs=[_chunks(src, "src").at(peer)])
 
     def signal(self, *, rank: Ints, peer: Ints, channel: Ints = 0, sig_channel: Ints | None = None) -> None:
         """`rank` raises its counter at `peer`; peer == rank orders two channels of one rank."""
@@ -163,7 +167,7 @@ class Builder:
 
     def reduce(self, *, rank: Ints, dst: Ref, srcs: Sequence[Ref], channel: Ints = 0) -> None:
         """dst = srcs[0] (+) srcs[1] (+) … in that order."""
-        self._emit(Kind.reduce, rank, channel, dst=dst, srcs=list(srcs))
+        self._emit(Kind.reduce, rank, channel, dst=dst, srcs=list(listed(srcs, "srcs", Ref, _CHUNKS)))
 
     def repeat(self, times: np.ndarray, emit: Callable[[np.ndarray, int], None]) -> None:
         """`emit(rows, i)` for i = 0, 1, …, with those rows that come more than i times.
@@ -219,7 +223,10 @@ class Builder:
         arg: Ints = 0,
         n_chunks: Ints = 0,
     ) -> None:
-        rank = np.atleast_1d(np.asarray(rank, np.int32))
+        rank = np.atleast_1d(wholes(rank, f"{kind.name} at step {self.step}: rank", -(2**31), 2**31 - 1).astype(np.int32, copy=False))
+        for ref, what in ((dst, "dst"), *((src, "src") for src in srcs)):
+            if ref is not None or what == "src":
+                _chunks(ref, what)
         cells: dict[str, Ints] = {
             "rank": rank,
             "channel": channel,
@@ -236,16 +243,18 @@ class Builder:
         }
         try:
             row = {
-                name: np.broadcast_to(np.asarray(cell, OP_COLUMNS[name]), rank.shape)
+                name: np.broadcast_to(_cell(name, cell).astype(OP_COLUMNS[name], copy=False), rank.shape)
                 for name, cell in cells.items()
             }
             sources = [
                 tuple(
-                    np.broadcast_to(np.asarray(cell, np.int32), rank.shape)
+                    np.broadcast_to(_cell("src", cell).astype(np.int32, copy=False), rank.shape)
                     for cell in (rank if ref.rank is None else ref.rank, ref.buf, ref.chunk)
                 )
                 for ref in srcs
             ]
+        except UsageError as error:
+            raise UsageError(f"{kind.name} at step {self.step}: {error}") from None
         except ValueError as error:
             raise UsageError(
                 f"{kind.name} at step {self.step}: arguments do not fit {len(rank)} ranks ({error})."
@@ -311,7 +320,7 @@ class Builder:
             nbytes=nbytes,
             dtype=dtype,
             redop=redop,
-            reasons=tuple(reasons),
+            reasons=listed(reasons, "reasons", str, "texts"),
         )
 
     def _source_table(self, src_count: np.ndarray) -> dict[str, np.ndarray]:
@@ -326,6 +335,15 @@ class Builder:
                     table[name][at] = cells
             first += rows
         return {"src_begin": begin[:-1], **table}
+
+
+def _cell(name: str, cell: Any) -> np.ndarray:
+    """Whole numbers of 32 bits, which is what ops hold."""
+    return wholes(cell, name, -(2**31), 2**31 - 1)
+
+
+def _chunks(ref: Any, what: str) -> Ref:
+    return instance(ref, what, Ref, _CHUNKS)
 
 
 def _concatenate(cells: list[np.ndarray], dtype: np.dtype[Any]) -> np.ndarray:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from .. import units, views
+from ..arguments import file_path
 from ..errors import UsageError
 from . import collectives
 from .layout import Layout
@@ -144,7 +145,7 @@ class Schedule:
 
     def save(self, path: str | Path) -> None:
         """Writes `.txt` as text, anything else in the binary form."""
-        path = Path(path)
+        path = file_path(path)
         path.write_bytes(self.text().encode() if path.suffix == ".txt" else self.encode())
 
     @staticmethod
@@ -152,7 +153,7 @@ class Schedule:
         """Reads what `save` wrote; DecodeError names the file."""
         from .codec import load
 
-        return load(Path(path))
+        return load(file_path(path))
 
     def show(self, **options: Any) -> Any:
         """Draws steps by ranks."""

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..arguments import file_path
 from ..errors import DecodeError, UsageError
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def save(trace: Trace, path: str | Path, **options: Any) -> Path:
 
     Returns the path. Raises UsageError for an unknown suffix or a folder that does not exist.
     """
-    path = Path(path)
+    path = file_path(path)
     suffix = suffix_of(path)
     if not path.parent.is_dir():
         raise UsageError(f"{path}: the folder {path.parent} does not exist.")

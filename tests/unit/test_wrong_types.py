@@ -15,6 +15,8 @@ import pytest
 import ccl_lab as ccl
 from ccl_lab import FaultScript, Topology, Trace, World
 from ccl_lab.errors import CclError, UsageError
+from ccl_lab.planner import estimate
+from ccl_lab.simulator import Job, simulate_jobs
 from ccl_lab.topo import Level
 
 HERE = Topology.cluster(2, 2, 2)
@@ -30,6 +32,21 @@ PLAN = {"algorithm": "ring", "redop": "sum", "in_place": False, "channels": 1}
 CLUSTER = {"nodes": 2, "gpus_per_node": 2, "nics_per_node": 2, "nic_gbits_per_s": 8, "nic_latency": "5us", "fabric_gbytes_per_s": 4,
            "fabric_latency": "1us", "rails": True, "local_gbytes_per_s": 8, "sources": None}  # fmt: skip
 SWEEP = {"grid": {"what": "all_reduce", "topology": "h100:nodes=2", "nbytes": ["1KiB"]}, "executor": None, "file": None, "progress": False}
+SWEPT = ccl.Sweep(({"what": "all_reduce", "time_us": 1.0},))
+
+def op(call: str) -> Callable[..., Any]:
+    """A schedule of one op, written by hand."""
+
+    def build(**given: Any) -> ccl.Schedule:
+        b = ccl.Builder("all_reduce", 4, algorithm="mine", scratch_blocks=1)
+        getattr(b, call)(**given)
+        return b.build(nbytes=64)
+
+    return build
+
+
+SOME = ccl.Builder("all_reduce", 4, algorithm="mine", scratch_blocks=1)
+CHUNKS = {"src": SOME.input[0], "dst": SOME.scratch[0]}
 
 # Name: the call, and arguments that are right.
 CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
@@ -43,8 +60,21 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "verify": (ccl.verify, {"schedule": SCHEDULE, "topology": HERE}),
     "interpret": (ccl.interpret, {"schedule": SCHEDULE, "inputs": [np.zeros(8, np.float32)] * 4, "redop": None, "counts": None}),
     "sweep": (ccl.sweep, SWEEP),
+    "Sweep.column": (SWEPT.column, {"name": "time_us"}),
+    "Job": (lambda **given: simulate_jobs([Job(**given)], HERE), {"schedule": SCHEDULE, "ranks": None, "start": 0}),
+    "estimate": (estimate, {"collective": "all_reduce", "topology": HERE, "nbytes": "1KiB", "algorithm": "ring"}),
     "Builder": (ccl.Builder, {"collective": "all_reduce", "n_ranks": 2, "algorithm": "mine", "channels": 1, "parts": 1, "in_place": False,
                               "root": 0, "peer": -1, "scratch_blocks": 0}),
+    "Builder.put": (op("put"), {"rank": 0, "peer": 1, **CHUNKS, "channel": 0}),
+    "Builder.get": (op("get"), {"rank": 0, "peer": 1, **CHUNKS}),
+    "Builder.copy": (op("copy"), {"rank": 0, **CHUNKS}),
+    "Builder.reduce": (op("reduce"), {"rank": 0, "dst": CHUNKS["dst"], "srcs": [CHUNKS["src"]]}),
+    "Builder.wait": (op("wait"), {"rank": 0, "peer": 1, "count": 1}),
+    "Builder.input": (lambda chunk: SOME.input[chunk], {"chunk": 0}),
+    "Builder.build": (SOME.build, {"nbytes": 0, "dtype": "float32", "redop": "sum", "reasons": ()}),
+    "Schedule.layout": (SCHEDULE.layout, {"count": None, "nbytes": None, "dtype": None, "counts": None}),
+    "Schedule.load": (ccl.Schedule.load, {"path": "none.ccl"}),
+    "Schedule.save": (SCHEDULE.save, {"path": "out.ccl"}),
     "Topology.cluster": (Topology.cluster, CLUSTER),
     "Topology.preset": (Topology.preset, {"name": "h100", "nodes": 2}),
     "Topology.from_dict": (Topology.from_dict, {"data": HERE.to_dict()}),
@@ -74,6 +104,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "Trace.load": (lambda path: Trace.load(path), {"path": "none.json"}),
     "Trace.join": (TRACE.join, {"schedule": SCHEDULE}),
     "Trace.where": (TRACE.where, {"rank": 1, "channel": 0, "kind": "put"}),
+    "Trace.save": (TRACE.save, {"path": "out.json"}),
     "Trace.sorted": (lambda by: TRACE.sorted(by), {"by": "rank"}),
     "Matmul": (ccl.Matmul, {"rows": 8, "inner": 8, "columns": 8, "dtype": "float32"}),
     "Emulated": (ccl.Emulated, {"durations": [1e-6]}),
@@ -142,6 +173,8 @@ def test_a_world_of_wrong_types_does_not_start(key: str) -> None:
 
 
 def test_a_whole_number_is_not_cut_to_one() -> None:
-    for call in (lambda: SCHEDULE.layout(1.5), lambda: HERE.nic_of(0.7), lambda: HERE.subset([0.2, 1.0])):
-        with pytest.raises(UsageError, match="1.5|0.7|0.2"):
+    put = {"rank": 0, "peer": 1, **CHUNKS}
+    for call in (lambda: SCHEDULE.layout(1.5), lambda: HERE.nic_of(1.5), lambda: HERE.subset([1.5, 1.0]),
+                 lambda: op("put")(**{**put, "peer": 1.5}), lambda: op("put")(**{**put, "src": SOME.input[1.5]})):  # fmt: skip
+        with pytest.raises(UsageError, match="1.5.*expected"):
             call()
