@@ -6,6 +6,7 @@ a value means. Invariant: whatever is given, the error is a UsageError (or the c
 
 from __future__ import annotations
 
+import math
 import operator
 import os
 from collections.abc import Collection, Iterable
@@ -84,6 +85,15 @@ def number(value: Any, what: str, expected: str) -> float:
         return float(value)
     except (TypeError, ValueError, OverflowError):
         raise UsageError(f"{what} {shown(value)}: expected {expected}.") from None
+
+
+def amount(value: Any, what: str, *, above: bool = False, least: int = 0) -> Any:
+    """`value` as it is (an int, a float, a Fraction): finite, and at least, or `above`, `least`; or UsageError."""
+    expected = f"a finite number {'above' if above else 'of'} {least}{'' if above else ' or more'}"
+    found = number(value, what, expected)
+    if not least <= found < math.inf or (above and found == least):
+        raise UsageError(f"{what} {shown(value)}: expected {expected}.")
+    return value
 
 
 def listed(value: Any, what: str, kind: type[Kind] | tuple[type[Kind], ...], expected: str) -> tuple[Kind, ...]:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from .. import units
+from ..arguments import wholes
 from ..errors import AbortedError, CclError, ShapeError, UsageError
 from ..ir import Collective, DType, RedOp, Schedule, collectives
 from ..ir.layout import Layout
@@ -33,7 +34,7 @@ from .hub import cancelled, same_culprit
 from .join import Job
 from .lower import FUSED, fusible
 from .made import MADE, empty
-from .shapes import blocked, layout_of, message_nbytes, other
+from .shapes import blocked, check_call, layout_of, message_nbytes, other
 from .window import Windowing
 from .work import Work
 
@@ -140,7 +141,7 @@ class Communicator(Exchanging, Windowing):
     def all_to_allv(self, x: Any, counts: Any, *, out: Any = None, **options: Any) -> Any:
         """counts[d] elements of the flat x go to rank d; returns what came, by rank, flat. Ranks exchange their counts first."""
         array = array_of(x, "x").reshape(-1)
-        mine = np.ascontiguousarray(counts, np.int64)
+        mine = np.ascontiguousarray(wholes(counts, "counts of all_to_allv", 0))
         if mine.shape != (self.size,) or (mine < 0).any() or mine.sum() != array.size:
             raise ShapeError(
                 f"counts of all_to_allv on rank {self.rank}: expected {self.size} non-negative numbers that add up to "
@@ -219,6 +220,8 @@ class Communicator(Exchanging, Windowing):
             if same_culprit(first, error):
                 raise
             raise first from error
+        except TypeError:  # the native call does not take such arguments; the long way says which one is wrong
+            return False
         except KeyboardInterrupt:
             self._failed(cancelled("interrupted from the keyboard", f"a collective on rank {self.rank}"))
             raise
@@ -243,6 +246,8 @@ class Communicator(Exchanging, Windowing):
         timeout: Any = None,
         async_op: bool = False,
     ) -> Any:
+        if type(root) is not int or type(redop) is not str or not 0 <= root < self.size:
+            check_call(root, redop, self.rank, self.size)
         if on_device(source, target):
             return self._devices.call(
                 collective, source, target, redop=redop, root=root, peer=peer, counts=counts, algorithm=algorithm, timeout=timeout,
@@ -259,10 +264,6 @@ class Communicator(Exchanging, Windowing):
                 ready[0], None if ready[1] else source, target, timeout, source is not target
             ):
                 return target
-        if not 0 <= root < self.size:
-            raise UsageError(
-                f"root {root} of {collective}: expected a rank from 0 to {self.size - 1}.", rank=self.rank
-            )
         some = source if source is not None else target
         dtype = collectives.dtype_name(some.dtype) if some is not None else "uint8"
         in_place = same = source is not None and target is not None and same_memory(source, target)

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import named, whole
 from ..errors import ShapeError, UsageError
-from ..ir import Buffer, Schedule, collectives
+from ..ir import Buffer, RedOp, Schedule, collectives
 from ..ir.layout import Layout
 
 Array = np.ndarray | None
@@ -26,9 +27,15 @@ def blocked(array: np.ndarray, rank: int, size: int) -> np.ndarray:
 
 def other(peer: int, rank: int, size: int) -> int:
     """`peer`, which is another rank; UsageError otherwise."""
-    if not 0 <= peer < size or peer == rank:
+    if whole(peer, f"peer of rank {rank}:", 0, size - 1) == rank:
         raise UsageError(f"peer {peer} of rank {rank}: expected another rank from 0 to {size - 1}.", rank=rank)
     return peer
+
+
+def check_call(root: Any, op: Any, rank: int, size: int) -> None:
+    """UsageError where `root` is no rank, or `op` no reduction."""
+    whole(root, f"root of a collective on rank {rank}:", 0, size - 1)
+    named(op, "reduction", RedOp.__members__)
 
 
 def overwrites_input(schedule: Schedule) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
-from ..errors import UsageError
+from ..arguments import amount, whole
 from .closed_form import Time, closed_form
 from .operators import operator_of
 
@@ -84,8 +84,11 @@ def choose(
         ('ring', Fraction(0, 1))
     """
     what, timing = operator_of(operator), Timing(c, alpha, beta, add, slow_link, launch)
-    if n_ranks < 1:
-        raise UsageError(f"{n_ranks} ranks: expected 1 or more.")
+    for name, value in timing._asdict().items():
+        amount(value, name)
+    whole(n_ranks, "n_ranks", 1)
+    if divides is not None:
+        whole(divides, "divides", 1)
     found = []
     for schedule, k, m, adds in _candidates(what.by, what.adds, n_ranks, timing, divides):
         exposed = closed_form(schedule, n_ranks, c, alpha, beta, k=k, m=m, add=add if what.adds else 0, adds=adds or "separate",

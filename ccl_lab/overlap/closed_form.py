@@ -20,6 +20,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Union
 
+from ..arguments import amount, whole
 from ..errors import UsageError
 
 Time = Union[int, float, Fraction]
@@ -47,10 +48,10 @@ def closed_form(
     """
     times = {"c": c, "alpha": alpha, "beta": beta, "add": add, "launch": launch}
     for name, value in times.items():
-        if value < 0:
-            raise UsageError(f"{name} {value}: expected a time of 0 or more.")
-    if n_ranks < 1 or k < 1 or m < 1 or slow_link < 1:
-        raise UsageError(f"{n_ranks} ranks, k={k}, m={m}, slow_link={slow_link}: expected 1 or more of each.")
+        amount(value, name)
+    for name, value in (("n_ranks", n_ranks), ("k", k), ("m", m)):
+        whole(value, name, 1)
+    amount(slow_link, "slow_link", least=1)
     exact = [Fraction(value) for value in times.values()]
     exposed = _exposed(schedule, n_ranks, exact[0], exact[1], exact[2] * Fraction(slow_link), k, m, exact[3], adds, exact[4])
     return float(exposed) if any(isinstance(value, float) for value in (*times.values(), slow_link)) else exposed

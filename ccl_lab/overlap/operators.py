@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..errors import UsageError, suggest
+from ..arguments import named
 
 SCHEDULES = ("sequential", "k_slice", "ring", "direct", "auto")
 ADDS = ("separate", "early", "fused")
@@ -33,6 +33,4 @@ OPERATORS = {
 
 def operator_of(name: str) -> Operator:
     """What an operator is; UsageError for an unknown name."""
-    if name not in OPERATORS:
-        raise UsageError(f"overlap operator {name!r} is unknown.{suggest(name, OPERATORS)}")
-    return OPERATORS[name]
+    return OPERATORS[named(name, "overlap operator", OPERATORS)]

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import ShapeError
+from ..arguments import amount, instance, shown
+from ..errors import ShapeError, UsageError
 from ..ir import Buffer, Kind, Schedule, collectives
 
 
@@ -59,7 +60,14 @@ def durations(schedule: Schedule, c_ps: Any, launch_ps: int = 0) -> npt.NDArray[
 
     c_ps: computation of one block (a slice): one number, or one per rank for slow ranks. launch_ps: more for each partition.
     """
-    c = np.broadcast_to(np.asarray(c_ps, dtype=object), (schedule.n_ranks,))
+    instance(schedule, "schedule", Schedule, "a Schedule with compute ops")
+    try:
+        c = np.broadcast_to(np.asarray(c_ps, dtype=object), (schedule.n_ranks,))
+    except ValueError:
+        raise ShapeError(f"c_ps {shown(c_ps)}: expected one number, or one for each of {schedule.n_ranks} ranks.") from None
+    for each in (*c, launch_ps):
+        if amount(each, "picoseconds") >= 2**60:
+            raise UsageError(f"picoseconds {shown(each)}: expected less than 13 days.")
     blocks = collectives.message_blocks(schedule.collective, schedule.n_ranks)
     rows = [[round(Fraction(c[p.rank]) * blocks * p.share) + launch_ps for p in each] for each in partitions(schedule)]
     return np.array(rows, np.int64).reshape(schedule.n_ranks, -1)

@@ -7,7 +7,8 @@ in place (all_gather, reduce_scatter by default) copies nothing.
 
 from __future__ import annotations
 
-from ..errors import UsageError, suggest
+from ..arguments import named, whole
+from ..errors import UsageError
 from ..ir import Builder, Schedule
 from ..units import Size, parse_size
 from . import gathering, scattering, slicing
@@ -43,9 +44,7 @@ def plan(
         4
     """
     what = operator_of(operator)
-    if schedule not in SCHEDULES:
-        raise UsageError(f"overlap schedule {schedule!r} is unknown.{suggest(schedule, SCHEDULES)}")
-    if schedule == "auto":
+    if named(schedule, "overlap schedule", SCHEDULES) == "auto":
         if timing is None:
             raise UsageError("schedule 'auto' needs timing=Timing(c, alpha, beta): the time of a slice's computation and of a hop of it.")
         choice = choose(timing.c, timing.alpha, timing.beta, n_ranks, operator=operator, add=timing.add, slow_link=timing.slow_link,
@@ -57,6 +56,7 @@ def plan(
     in_place = what.collective != "all_to_all" if in_place is None else in_place
     if in_place and what.collective == "all_to_all":
         raise UsageError(f"{operator} in place: blocks arrive where others have not left; use separate buffers.")
+    n_ranks = whole(n_ranks, "n_ranks", 1)
     decomposed = schedule in ("ring", "direct")
     b = Builder(
         what.collective, n_ranks, algorithm=f"{operator}_{schedule}", channels=2, parts=parts, in_place=in_place,
@@ -73,9 +73,7 @@ def plan(
 
 def _parts(schedule: str, slices: int | None, sub_slices: int | None) -> int:
     parts = {"sequential": 1, "k_slice": 4 if slices is None else slices}.get(schedule, 1 if sub_slices is None else sub_slices)
-    if isinstance(parts, bool) or not hasattr(parts, "__index__") or parts < 1:
-        raise UsageError(f"{'slices' if schedule == 'k_slice' else 'sub_slices'} {parts!r}: expected a whole number, 1 or more.")
-    return int(parts)
+    return whole(parts, "slices" if schedule == "k_slice" else "sub_slices", 1, 2**20)
 
 
 def _decomposed(b: Builder, operator: str, what: Operator, by: str, m: int, adds: str | None) -> None:

@@ -20,13 +20,13 @@ from .test_init import launch
 HERE = str(Path(__file__).resolve().parent)
 
 
-def run_case(call: str, n: int = 3, **extra: str) -> None:
-    """`call` on n ranks; all must get through."""
+def run_case(call: str, n: int = 3, cases: str = "node_cases", **extra: str) -> None:
+    """`call` of the module `cases` on n ranks; all must get through."""
     body = f"""
         sys.path.insert(0, {HERE!r})
-        import node_cases
+        import {cases}
         with ccl.init(timeout="20s") as comm:
-            node_cases.{call}
+            {cases}.{call}
         print("fine")
     """
     for status, output in launch(body, n=n, **extra):
@@ -271,3 +271,7 @@ def test_spans_of_a_world_name_ops_of_the_schedule():
     named = columns["op_id"][moves & (columns["op_id"] >= 0)]
     assert len(named) and named.max() < len(schedule.ops)
     assert set(schedule.ops.rank[named].tolist()) == {0, 1, 2, 3}, "every rank's share of the work was traced"
+
+
+def test_arguments_of_a_wrong_type_are_named_and_the_next_call_works():
+    run_case("wrong_types(comm)", n=2, cases="wrong_cases")

@@ -49,9 +49,9 @@ def test_the_baseline_is_slower_and_holds_more() -> None:
 
 
 def test_bad_input_is_named() -> None:
-    with pytest.raises(UsageError, match="no library .*ncclx"):
+    with pytest.raises(UsageError, match="library .* is not in the model.*ncclx"):
         start_up(8, "nccl_x")
-    with pytest.raises(UsageError, match="no library .*baseline"):
+    with pytest.raises(UsageError, match="library .* is not in the model.*baseline"):
         memory(8, "basline")
     for ranks in (0, -1, 1.5, True, "8K"):
         with pytest.raises(UsageError, match="ranks"):

@@ -108,14 +108,14 @@ def test_persistent_handles_shorten_decoding_most_where_messages_are_small() -> 
 
 def test_bad_splits_are_named() -> None:
     for parallel, words in (
-        (Parallel(pipeline=3), "80 layers over 3"), (Parallel(data=0), "data 0"), (Parallel(sharding="zero"), "no sharding"),
+        (Parallel(pipeline=3), "80 layers over 3"), (Parallel(data=0), "data 0"), (Parallel(sharding="zero"), "sharding .zero. is unknown"),
         (Parallel(data=8, sharding="hsdp", shards=3), "shards 3"), (Parallel(data=6, expert=4), "6 data ranks over 4"),
     ):  # fmt: skip
         with pytest.raises(UsageError, match=words):
             step(parallel)
-    with pytest.raises(UsageError, match="no device .*h100"):
+    with pytest.raises(UsageError, match="device .* is unknown.*h100"):
         step(Parallel(), device="h10")
-    with pytest.raises(UsageError, match="no control .*handshake"):
+    with pytest.raises(UsageError, match="control .* is unknown.*handshake"):
         all_to_allv_us(8, 8, control="handshak")
     with pytest.raises(UsageError, match="256 experts over 100"):
         decode_step(MOE, ranks=100, batch=1, context=1)

@@ -20,7 +20,7 @@ class TestPlan:
         [
             (("matmul_reduce_scater", "ring", 4), {}, "matmul_reduce_scatter"),
             (("matmul_reduce_scatter", "rings", 4), {}, "'ring'"),
-            (("matmul_reduce_scatter", "ring", 0), {}, "n_ranks of reduce_scatter 0: expected a whole number, 1 or more"),
+            (("matmul_reduce_scatter", "ring", 0), {}, "n_ranks 0: expected a whole number, 1 or more"),
             (("matmul_reduce_scatter", "ring", 4), {"sub_slices": 0}, "sub_slices 0"),
             (("matmul_reduce_scatter", "k_slice", 4), {"slices": 1.5}, "slices 1.5"),
             (("matmul_reduce_scatter", "ring", 4), {"adds": "early"}, "separate, or fused"),
@@ -111,8 +111,8 @@ class TestClosedForm:
 
     @pytest.mark.parametrize(
         ("schedule", "options", "words"),
-        [("auto", {}, "no closed form"), ("ring", {"m": 0}, "m=0"), ("ring", {"adds": "early"}, "expected separate"),
-         ("ring", {"add": -1}, "add -1"), ("ring", {"slow_link": 0.5}, "slow_link=0.5")],
+        [("auto", {}, "no closed form"), ("ring", {"m": 0}, "m 0: expected"), ("ring", {"adds": "early"}, "expected separate"),
+         ("ring", {"add": -1}, "add -1"), ("ring", {"slow_link": 0.5}, "slow_link 0.5: expected")],
     )  # fmt: skip
     def test_errors(self, schedule: str, options: dict, words: str) -> None:
         with pytest.raises(UsageError, match=words):

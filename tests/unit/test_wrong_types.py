@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import ccl_lab as ccl
-from ccl_lab import FaultScript, Topology, Trace, World
+from ccl_lab import FaultScript, Topology, Trace, World, overlap
 from ccl_lab.errors import CclError, UsageError
 from ccl_lab.planner import estimate
-from ccl_lab.simulator import Job, simulate_jobs
+from ccl_lab.simulator import Job, models, simulate_jobs
 from ccl_lab.topo import Level
 
 HERE = Topology.cluster(2, 2, 2)
@@ -31,6 +31,7 @@ SIZE = {"nbytes": "1KiB", "dtype": "float32", "counts": None}
 PLAN = {"algorithm": "ring", "redop": "sum", "in_place": False, "channels": 1}
 CLUSTER = {"nodes": 2, "gpus_per_node": 2, "nics_per_node": 2, "nic_gbits_per_s": 8, "nic_latency": "5us", "fabric_gbytes_per_s": 4,
            "fabric_latency": "1us", "rails": True, "local_gbytes_per_s": 8, "sources": None}  # fmt: skip
+MODEL_OF = models.Transformer(layers=2, hidden=64, feed_forward=128)
 SWEEP = {"grid": {"what": "all_reduce", "topology": "h100:nodes=2", "nbytes": ["1KiB"]}, "executor": None, "file": None, "progress": False}
 SWEPT = ccl.Sweep(({"what": "all_reduce", "time_us": 1.0},))
 
@@ -106,6 +107,26 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "Trace.where": (TRACE.where, {"rank": 1, "channel": 0, "kind": "put"}),
     "Trace.save": (TRACE.save, {"path": "out.json"}),
     "Trace.sorted": (lambda by: TRACE.sorted(by), {"by": "rank"}),
+    "overlap.plan": (overlap.plan, {"operator": "matmul_reduce_scatter", "schedule": "k_slice", "n_ranks": 4, "slices": 2, "sub_slices": 1,
+                                    "dtype": "float32", "nbytes": 0}),
+    "overlap.choose": (overlap.choose, {"c": 1.0, "alpha": 0.1, "beta": 0.1, "n_ranks": 4, "operator": "matmul_reduce_scatter", "add": 0,
+                                        "slow_link": 1, "launch": 0, "divides": None}),
+    "overlap.durations": (overlap.durations, {"schedule": overlap.plan("matmul_reduce_scatter", "k_slice", 4, slices=2), "c_ps": 1000,
+                                              "launch_ps": 0}),
+    "models.predict": (models.predict, {"op": "all_reduce", "platform": "h100", "nbytes": "1MiB", "algorithm": None, "protocol": None,
+                                        "library": None, "nodes": 2, "gpus": None}),
+    "models.predict with CTran": (models.predict, {"op": "all_gather", "platform": "gb200_ctran", "nbytes": "1MiB", "algorithm": None,
+                                                   "library": "ctran", "gpus": 8}),
+    "models.start_up": (models.start_up, {"ranks": 8192, "library": "ncclx"}),
+    "models.memory": (models.memory, {"ranks": 8192, "library": "ncclx"}),
+    "models.buffering": (models.buffering, {"senders": 8, "nbytes": "1MiB", "window": None, "gbytes_per_s": 50.0, "round_trip_us": 20.0}),
+    "models.window_bytes": (models.window_bytes, {"qps": 1, "segment": "1KiB", "inflight": 1}),
+    "models.all_to_allv_us": (models.all_to_allv_us, {"ranks": 8, "nbytes": 1e6, "gbytes_per_s": 48.5, "control": "handshake"}),
+    "models.training_step": (models.training_step, {"model": MODEL_OF, "parallel": models.Parallel(), "platform": "h100", "sequence": 128,
+                                                    "batch": 8, "device": "h100"}),
+    "models.decode_step": (models.decode_step, {"model": MODEL_OF, "ranks": 8, "batch": 1, "context": 128, "device": "h100",
+                                                "control": "handshake"}),
+    "models.replay": (models.replay, {"path": "none.et", "platform": "h100", "nodes": 1, "gpus": 8, "compute": 1.0}),
     "Matmul": (ccl.Matmul, {"rows": 8, "inner": 8, "columns": 8, "dtype": "float32"}),
     "Emulated": (ccl.Emulated, {"durations": [1e-6]}),
     "export_html": (ccl.export_html, {"path": "out.html", "views": [TRACE.timeline()], "title": "t", "text": ""}),

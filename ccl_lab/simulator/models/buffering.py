@@ -13,8 +13,8 @@ DQPLB.
 from __future__ import annotations
 
 import dataclasses
-import math
 
+from ...arguments import amount, whole
 from ...errors import UsageError
 from ...units import Size, parse_size
 
@@ -40,9 +40,7 @@ class Buffering:
 
 def window_bytes(qps: int, segment: Size, inflight: int) -> int:
     """What DQPLB lets be under way of a connection: QPs x segment x in flight."""
-    if min(qps, inflight) < 1 or parse_size(segment) < 1:
-        raise UsageError(f"window of {qps} QPs x {segment} x {inflight}: expected 1 or more of each.")
-    return qps * parse_size(segment) * inflight
+    return whole(qps, "qps", 1) * whole(parse_size(segment), "segment", 1) * whole(inflight, "inflight", 1)
 
 
 def buffering(senders: int, nbytes: Size, window: Size | None, *, gbytes_per_s: float = 50.0, round_trip_us: float = 20.0) -> Buffering:
@@ -53,10 +51,9 @@ def buffering(senders: int, nbytes: Size, window: Size | None, *, gbytes_per_s: 
         >>> round(buffering(16, "8MiB", None).reduction, 2)
         0.88
     """
-    if isinstance(senders, bool) or not isinstance(senders, int) or senders < 1:
-        raise UsageError(f"senders {senders!r}: expected a whole number of 1 or more.")
-    if not (0 < gbytes_per_s < math.inf and 0 < round_trip_us < math.inf):
-        raise UsageError(f"gbytes_per_s {gbytes_per_s}, round_trip_us {round_trip_us}: expected finite numbers above 0.")
+    whole(senders, "senders", 1)
+    amount(gbytes_per_s, "gbytes_per_s", above=True)
+    amount(round_trip_us, "round_trip_us", above=True)
     product = gbytes_per_s * round_trip_us * 1e3
     limit = product if window is None else float(parse_size(window))
     size = float(parse_size(nbytes))

@@ -15,7 +15,8 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import UsageError, suggest
+from ...arguments import named
+from ...errors import UsageError
 from .platforms import CtranPlatform
 
 F64 = npt.NDArray[np.float64]
@@ -86,11 +87,10 @@ _FORMS: dict[tuple[str, str], Callable[[CtranPlatform, int, F64], dict[str, F64]
 def candidates(op: str, platform: CtranPlatform, n: int, nbytes: F64, algorithm: str | None) -> dict[tuple[str, str], dict[str, F64]]:
     """Parts of the time (us) of each algorithm for `op`, or of the one asked for; protocol is "zero_copy". Raises UsageError."""
     ops = sorted({each for each, _ in _FORMS})
-    if op not in ops:
-        raise UsageError(f"no op {op!r} in the model of CTran.{suggest(str(op), ops)} Known: {', '.join(ops)}.")
+    named(op, "op", ops, verdict="is not in the model of CTran")
     known = [name for each, name in _FORMS if each == op]
-    if algorithm is not None and algorithm not in known:
-        raise UsageError(f"{op} by {algorithm!r}: not in the model of CTran.{suggest(str(algorithm), known)} Known: {', '.join(known)}.")
+    if algorithm is not None:
+        named(algorithm, f"algorithm of {op}", known, verdict="is not in the model of CTran")
     if n < 2:
         raise UsageError(f"CTran on {n} rank: expected 2 or more.")
     chosen = [algorithm] if algorithm else [name for name in known if name == "ring" or name == "direct" or not n & (n - 1)]

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Union
 
-from ...errors import DecodeError, UsageError
+from ...arguments import amount, file_path
+from ...errors import DecodeError
 from ...trace import Trace
 from ...trace.importers.chakra import COMPUTE, replay_chakra
 from ...trace.importers.classes import Classifier
@@ -43,9 +44,8 @@ def replay(
     Returns a Trace (label "model" in meta, notes say what was kept); its time is the last span's end. Raises DecodeError for a file
     that is none, UsageError for a group that does not fit. Cost: some us a node.
     """
-    path = Path(path)
-    if not compute >= 0:
-        raise UsageError(f"compute {compute}: expected a factor of 0 or more.")
+    path = file_path(path)
+    amount(compute, "compute")
     kept: dict[str, int] = {}
     known: dict[tuple[Any, ...], int] = {}
 

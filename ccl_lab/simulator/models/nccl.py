@@ -22,7 +22,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import UsageError, suggest
+from ...arguments import named
+from ...errors import UsageError
 from .platforms import PROTOCOLS, Platform
 
 F64 = npt.NDArray[np.float64]
@@ -271,12 +272,9 @@ def candidates(op: str, at: Shape, algorithm: str | None, protocol: str | None) 
 
     CollNet is one only if asked for by name: it needs switches that add. Raises UsageError naming what is unknown or cannot run here.
     """
-    if op not in FACTORS:
-        raise UsageError(f"no op {op!r} in the model of NCCL.{suggest(str(op), FACTORS)} Known: {', '.join(FACTORS)}.")
-    if algorithm is not None and algorithm not in _FORMS:
-        raise UsageError(f"no algorithm {algorithm!r} in the model of NCCL.{suggest(str(algorithm), _FORMS)} Known: {', '.join(_FORMS)}.")
-    if protocol is not None and protocol not in PROTOCOLS:
-        raise UsageError(f"no protocol {protocol!r}.{suggest(str(protocol), PROTOCOLS)} Known: {', '.join(PROTOCOLS)}.")
+    for name, value, known in (("op", op, FACTORS), ("algorithm", algorithm, _FORMS), ("protocol", protocol, PROTOCOLS)):
+        if value is not None or name == "op":
+            named(value, name, known, verdict="is not in the model of NCCL")
     found = {}
     for name, (form, ops, protocols) in _FORMS.items():
         if algorithm is None and name.startswith("collnet") or algorithm not in (None, name):

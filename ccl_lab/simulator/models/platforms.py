@@ -14,6 +14,7 @@ from typing import Union
 
 import numpy as np
 
+from ...arguments import whole
 from ...errors import UsageError, suggest
 from ...topo import Topology
 from ...topo.presets import ALIASES, PRESETS
@@ -191,8 +192,8 @@ def nodes_of(platform: Platform, nodes: int | None, gpus: int | None) -> tuple[i
     """(nodes, ranks): as given, or the platform's default. A node is an NVLink domain: the trays of a rack are one."""
     per_node = platform.gpus_per_node
     for name, value in (("nodes", nodes), ("gpus", gpus)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1):
-            raise UsageError(f"{name} {value!r}: expected a whole number of 1 or more.")
+        if value is not None:
+            whole(value, name, 1)
     if gpus is not None and nodes is not None and platform.trays > 1 and nodes <= platform.trays and gpus <= per_node:
         nodes = 1
     if gpus is None:

@@ -13,7 +13,8 @@ from typing import Any, Union
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import UsageError, suggest
+from ...arguments import named, several
+from ...errors import UsageError
 from ...topo import Topology
 from ...units import Size, format_size, format_time, parse_size
 from . import ctran, nccl
@@ -63,7 +64,7 @@ def _sizes(nbytes: SizeOrSizes) -> tuple[F64, bool]:
     if isinstance(nbytes, str) or np.ndim(nbytes) == 0:
         values, one = [nbytes], True
     else:
-        values, one = list(nbytes), False  # type: ignore[arg-type]
+        values, one = list(several(nbytes, "nbytes", "a size, or several")), False
     sizes = [parse_size(each) if isinstance(each, str) else each for each in values]
     for each in sizes:
         if isinstance(each, (bool, np.bool_)) or not isinstance(each, (int, float, np.integer, np.floating)) or not 1 <= each < 2**62:
@@ -147,8 +148,7 @@ def predict(
     """
     if library is None:
         library = "ctran" if isinstance(platform, CtranPlatform) or str(platform).lower().replace("-", "_") in CTRAN_PLATFORMS else "nccl"
-    if library not in LIBRARIES:
-        raise UsageError(f"no library {library!r}.{suggest(str(library), LIBRARIES)} Known: {', '.join(LIBRARIES)}.")
+    named(library, "library", LIBRARIES)
     sizes, one = _sizes(nbytes)
     build = _nccl if library == "nccl" else _ctran
     found, nodes, ranks, parts, taken = build(op, platform, sizes, algorithm, protocol, nodes, gpus)  # type: ignore[operator, arg-type]

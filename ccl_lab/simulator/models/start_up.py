@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...errors import UsageError, suggest
+from ...arguments import named, whole
 
 SOURCE = "arXiv 2510.20171, scalable initialization: seconds at 8K and 32K ranks; memory at 64K"
 MEASURED_S: dict[str, dict[int, float]] = {"baseline": {8192: 14.5, 32768: 55.71}, "ncclx": {8192: 3.97, 32768: 11.89}}
@@ -71,21 +71,13 @@ def start_up(ranks: int, library: str = "ncclx") -> StartUp:
         >>> start_up(98304).seconds > start_up(32768).seconds
         True
     """
-    if library not in MEASURED_S:
-        raise UsageError(f"no library {library!r} in the model of start-up.{suggest(str(library), MEASURED_S)} "
-                         f"Known: {', '.join(MEASURED_S)}.")
-    ranks = _ranks(ranks)
+    named(library, "library", MEASURED_S, verdict="is not in the model of start-up")
+    ranks = whole(ranks, "ranks", 1, 2**31)
     found = coefficients(library)
     parts = {"fixed": found["fixed"], "ring exchange": found["ring"] * ranks, "store": found["store"] * ranks,
              "topology work": found["pairs"] * ranks**2}  # fmt: skip
     low, high = _range(ranks, library)
     return StartUp(library, ranks, sum(parts.values()), low, high, parts, MEASURED_S[library])
-
-
-def _ranks(ranks: int) -> int:
-    if isinstance(ranks, bool) or not isinstance(ranks, (int, np.integer)) or not 1 <= ranks <= 2**31:
-        raise UsageError(f"ranks {ranks!r}: expected a whole number of 1 or more.")
-    return int(ranks)
 
 
 def _range(ranks: int, library: str) -> tuple[float, float]:
@@ -130,9 +122,8 @@ def memory(ranks: int, library: str = "ncclx") -> dict[str, float]:
     ring in Simple. tables: bytes for each other rank, from the one published total at 64K ranks, so a prediction for other numbers assumes
     that they grow as ranks do. Raises UsageError. Source: arXiv 2510.20171 (10 GB, and 4.2 GB with lazy channels and slabs).
     """
-    if library not in MEASURED_BYTES:
-        raise UsageError(f"no library {library!r} in the model of memory.{suggest(str(library), MEASURED_BYTES)}")
-    ranks = _ranks(ranks)
+    named(library, "library", MEASURED_BYTES, verdict="is not in the model of memory")
+    ranks = whole(ranks, "ranks", 1, 2**31)
     every = (_RING_PEERS + _TREE_PEERS) * (_SIMPLE_BYTES + _LL_BYTES + _LL128_BYTES)
     buffers = float(_CHANNELS * (every if library == "baseline" else _SIMPLE_BYTES))
     ((n, total),) = MEASURED_BYTES[library].items()

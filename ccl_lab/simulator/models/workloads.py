@@ -14,9 +14,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Union
 
-import numpy as np
-
-from ...errors import UsageError, suggest
+from ...arguments import amount, instance, named, whole
+from ...errors import UsageError
 from .platforms import Platform, find
 from .predict import predict
 
@@ -214,30 +213,24 @@ def _data(groups: _Groups, model: Transformer, parallel: Parallel, layers: int, 
 def _device(device: Union[str, Device]) -> Device:
     if isinstance(device, Device):
         return device
-    if device not in DEVICES:
-        raise UsageError(f"no device {device!r}.{suggest(str(device), DEVICES)} Known: {', '.join(DEVICES)}; for others give a Device.")
-    return DEVICES[device]
+    return DEVICES[named(device, "device", DEVICES, verdict="is unknown, and no Device")]
 
 
 def _check(model: Transformer, parallel: Parallel, batch: int, sequence: int) -> None:
+    instance(model, "model", Transformer, "a Transformer")
+    instance(parallel, "parallel", Parallel, "a Parallel")
     for name in ("tensor", "pipeline", "data", "expert", "microbatches"):
-        _whole(name, getattr(parallel, name))
+        whole(getattr(parallel, name), name, 1)
     for name, value in (("batch", batch), ("sequence", sequence), ("layers", model.layers), ("experts", model.experts)):
-        _whole(name, value)
-    if parallel.sharding not in SHARDING:
-        raise UsageError(f"no sharding {parallel.sharding!r}.{suggest(str(parallel.sharding), SHARDING)} Known: {', '.join(SHARDING)}.")
+        whole(value, name, 1)
+    named(parallel.sharding, "sharding", SHARDING)
     if parallel.sharding == "hsdp" and (parallel.shards < 1 or parallel.data // parallel.expert % parallel.shards):
         raise UsageError(f"hsdp with shards {parallel.shards}: expected a number that divides {parallel.data} data ranks / "
                          f"{parallel.expert} expert ranks.")
-    for what, whole, part in (("layers", model.layers, parallel.pipeline), ("data ranks", parallel.data, parallel.expert),
+    for what, total, part in (("layers", model.layers, parallel.pipeline), ("data ranks", parallel.data, parallel.expert),
                               ("experts", model.experts, parallel.expert)):  # fmt: skip
-        if whole % part:
-            raise UsageError(f"{whole} {what} over {part}: expected a multiple.")
-
-
-def _whole(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise UsageError(f"{name} {value!r}: expected a whole number of 1 or more.")
+        if total % part:
+            raise UsageError(f"{total} {what} over {part}: expected a multiple.")
 
 
 # -- all_to_allv and decode
@@ -253,11 +246,10 @@ def all_to_allv_us(ranks: int, nbytes: float, gbytes_per_s: float = 48.5, contro
     ranks: N; nbytes: S, what a rank sends to others; gbytes_per_s: of its NICs; control: "handshake" each time, or "persistent".
     Raises UsageError. Source: arXiv 2510.20171, AllToAllv at small sizes.
     """
-    _whole("ranks", ranks)
-    if control not in CONTROL_US:
-        raise UsageError(f"no control {control!r}.{suggest(str(control), CONTROL_US)} Known: {', '.join(CONTROL_US)}.")
-    if not nbytes >= 0 or not gbytes_per_s > 0:
-        raise UsageError(f"nbytes {nbytes}, gbytes_per_s {gbytes_per_s}: expected 0 bytes or more, at a rate above 0.")
+    whole(ranks, "ranks", 1)
+    named(control, "control", CONTROL_US)
+    amount(nbytes, "nbytes")
+    amount(gbytes_per_s, "gbytes_per_s", above=True)
     found = {"control": CONTROL_US[control] * (ranks - 1), "bandwidth": nbytes / gbytes_per_s / 1e3}
     return {**found, "total": sum(found.values())}
 
@@ -279,8 +271,9 @@ def decode_step(
     decode memory rules, not arithmetic. Returns a Step with parts compute, control, bandwidth. Raises UsageError.
     """
     device = _device(device)
+    instance(model, "model", Transformer, "a Transformer")
     for name, value in (("ranks", ranks), ("batch", batch), ("context", context)):
-        _whole(name, value)
+        whole(value, name, 1)
     if model.experts % ranks and ranks % model.experts:
         raise UsageError(f"{model.experts} experts over {ranks} ranks: expected a multiple, one way or the other.")
     held = min(max(1, model.experts // ranks), batch * ranks * model.active)
