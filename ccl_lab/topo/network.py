@@ -193,9 +193,7 @@ def _checked(tier: Tier) -> Tier:
     if not np.bincount(groups).all():
         raise UsageError(f"{where}: groups 0 to {groups.max()} expected to have at least 1 node each; number groups without gaps.")
     for field in ("latency_ps", "uplinks", "uplink_bytes_per_s"):
-        value = getattr(tier, field)
-        if isinstance(value, bool) or not hasattr(value, "__index__") or not 0 <= value < 2**52:
-            raise UsageError(f"{where}: {field} {value!r}: expected a whole number, 0 or more and below 2^52.")
+        whole(getattr(tier, field), f"{where}: {field}", 0, 2**52)
     groups = np.array(groups, np.int32)
     groups.setflags(write=False)
     return dataclasses.replace(tier, group_of=groups, per_rail=bool(tier.per_rail))
@@ -299,8 +297,7 @@ def build(levels: Sequence[Level], n_nodes: int, node_bytes_per_s: int, nics_per
 def _check_level(level: Level, nodes: Any, per_group: int) -> None:
     where = f"level {level.name!r}"
     for what, value in (("nodes", nodes), ("uplinks", level.uplinks)):
-        if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
-            raise UsageError(f"{where}: {what} {value!r}: expected a whole number, 1 or more.")
+        whole(value, f"{where}: {what}", 1)
     if nodes % per_group:
         raise UsageError(f"{where}: {nodes} nodes: expected a multiple of the {per_group} nodes of the level below.")
     if not isinstance(level.oversubscription, (int, float)) or not 0 < level.oversubscription < 1e6:
