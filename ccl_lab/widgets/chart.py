@@ -66,6 +66,8 @@ def template() -> Any:
         "tickcolor": _GRID,
         "exponentformat": "none",
         "separatethousands": True,
+        "automargin": True,  # long tick labels move the title of an axis aside
+        "title": {"standoff": 10},
     }
     layout = {
         "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)", "colorway": list(COLORS),
