@@ -133,8 +133,8 @@ test("overlapping spans of a lane get rows of their own", () => {
     wire.setUint32(i * 16 + 4, 1000, true);
   }
   store.ingest({ seq: 0, count: 8, origin_ns: 0, tick_ns: 1, lanes }, wire, new DataView(new ArrayBuffer(16 * 8)));
-  assert.deepEqual(store.lanes[0].rows.map((row) => row.n), [1, 1, 1, 5]);
-  assert.ok(store.lanes[0].rows[3].overlaps);
+  assert.deepEqual(store.lanes[0].rows.map((row) => row.n), [1, 1, 1, 1, 1, 3]);
+  assert.ok(store.lanes[0].rows[5].overlaps);
 });
 
 test("search understands kinds, numbers and words, and nothing else", () => {
