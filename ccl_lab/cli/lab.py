@@ -45,8 +45,11 @@ def command(notebook: str, further: list[str]) -> list[str]:
         raise UsageError(f"there is no lab {notebook!r}. Known: {known}.")
     # Jupyter refuses to serve root, which is the only user of many containers.
     root = ["--allow-root"] if os.geteuid() == 0 and "--allow-root" not in further else []
+    # Notebooks of a clone link to its pages, which JupyterLab opens only under its root.
+    root_dir = folder.parent if (folder.parent / "docs").is_dir() else folder
     # The URL, not the file: it is printed, so that a person without a local browser lands on the notebook too.
-    where = [f"--ServerApp.root_dir={folder}", f"--LabApp.default_url=/lab/tree/{notebook}"]
+    opened = (folder / notebook).relative_to(root_dir).as_posix()
+    where = [f"--ServerApp.root_dir={root_dir}", f"--LabApp.default_url=/lab/tree/{opened}"]
     # A laboratory asks nobody on the network for news or versions, and nothing lies over the first notebook.
     quiet = [f"--LabApp.app_settings_dir={Path(__file__).parent / 'lab_settings'}"]
     return [sys.executable, "-m", "jupyterlab", *where, *quiet, *root, *further]

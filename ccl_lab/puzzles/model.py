@@ -20,6 +20,10 @@ from ..verifier import verify
 Answer = Callable[[Builder, int], Any]
 
 
+# Notebooks break <pre> inside words, which tears pictures apart; here lines break between words, if at all.
+_FIXED_WIDTH = "margin:0;padding:0;line-height:1.3;white-space:pre-wrap;word-break:normal;font-size:var(--jp-code-font-size,13px)"
+
+
 class _Text:
     """Text that a notebook shows in a fixed-width font."""
 
@@ -30,7 +34,7 @@ class _Text:
         return self.text
 
     def _repr_html_(self) -> str:
-        return f"<pre style='line-height:1.3'>{html.escape(self.text)}</pre>"
+        return f"<pre style='{_FIXED_WIDTH}'>{html.escape(self.text)}</pre>"
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,9 @@ class Verdict:
 
     def __repr__(self) -> str:
         return f"{'solved' if self.solved else 'not yet'}: {self.message}"
+
+    def _repr_html_(self) -> str:
+        return _Text(repr(self))._repr_html_()
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from .. import views
 from ..units import format_time
 from .columns import SpanKind, Track
 from .model import ENUMS, label
+from .render import cell
 from .table import Table
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ class TraceDiff:
         """The change in words: total time, ops, the largest change."""
         time_a, time_b = self.a.time_us, self.b.time_us
         ratio = f" ({time_b / time_a:.3f} of it)" if time_a else ""
-        lines = [f"time {time_a:.6g} µs -> {time_b:.6g} µs{ratio}; {len(self.ops)} ops joined"]
+        lines = [f"time {cell(time_a)} µs -> {cell(time_b)} µs{ratio}; {len(self.ops):,} ops joined"]
         if self.only_a or self.only_b:
             lines.append(f"{self.only_a} only in the first, {self.only_b} only in the second")
         worst = self.top(1)
@@ -199,7 +200,7 @@ class TraceDiff:
     def _repr_html_(self) -> str:
         from html import escape
 
-        return f"<p>{escape(self.summary())}</p>{self.top()._repr_html_()}"
+        return f"<p>{escape(self.summary())}</p>{_in_us(self.top())._repr_html_()}"
 
 
 def diff(a: Trace, b: Trace) -> TraceDiff:

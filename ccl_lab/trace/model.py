@@ -386,7 +386,8 @@ class Trace:
         rows = []
         for row in shown:
             times = {"begin_us": (row["begin_ns"] - first) / 1e3, "us": (row["end_ns"] - row["begin_ns"]) / 1e3}
-            rows.append([(row | times)[name] for name in names])
+            known = {name: None if value == -1 else value for name, value in row.items()}
+            rows.append([(known | times)[name] for name in names])
         more = f"; {len(rows)} of {len(self)} spans:" if len(self) > len(rows) else ""
         return html_table(names, rows, caption=", ".join(self.facts()) + more)
 

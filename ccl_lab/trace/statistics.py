@@ -90,7 +90,7 @@ class TraceStatistics:
     def summary(self) -> str:
         """One line."""
         what = " ".join(word for word in (self.collective, self.algorithm) if word) or "trace"
-        line = f"{what}, {self.n_ranks} ranks, {format_size(self.nbytes)}: {self.time_us:.6g} µs"
+        line = f"{what}, {self.n_ranks} ranks, {format_size(self.nbytes)}: {cell(self.time_us)} µs"
         if self.algbw_gbytes_per_s:
             line += (
                 f", algbw {cell(self.algbw_gbytes_per_s)} GB/s, busbw {cell(self.busbw_gbytes_per_s)} GB/s"
@@ -100,14 +100,21 @@ class TraceStatistics:
     def __repr__(self) -> str:
         parts = [self.summary()]
         if len(self.collectives) > 1:
-            parts.append("time_us " + ", ".join(f"{k} {v:.6g}" for k, v in self.time_percentiles_us.items()))
-        return "\n\n".join(parts + [repr(t) for t in (self.collectives, self.ranks, self.nics) if len(t)])
+            parts.append("time_us " + ", ".join(f"{k} {cell(v)}" for k, v in self.time_percentiles_us.items()))
+        return "\n\n".join(parts + [repr(t) for t in self._tables()])
 
     def _repr_html_(self) -> str:
         from html import escape
 
-        tables = (t._repr_html_() for t in (self.collectives, self.ranks, self.nics) if len(t))
-        return f"<p>{escape(self.summary())}</p>" + "".join(tables)
+        return f"<p>{escape(self.summary())}</p>" + "".join(t._repr_html_() for t in self._tables())
+
+    def _tables(self) -> list[Table]:
+        """What is shown: clocks begin anywhere, so collectives are told from the begin of the first one."""
+        columns = dict(self.collectives.columns)
+        begin = columns["begin_ns"]
+        after = {"begin_us": (begin - begin.min()) / 1e3} if len(begin) else {}
+        shown = {new: values for name in columns for new, values in (after if name == "begin_ns" else {name: columns[name]}).items()}
+        return [t for t in (Table(self.collectives.title, shown), self.ranks, self.nics) if len(t)]
 
 
 def statistics(trace: Trace) -> TraceStatistics:

@@ -52,6 +52,11 @@ class Proof:
     def __repr__(self) -> str:
         return f"<Proof {self.digest[:12]}: {self}>"
 
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        return f"<p>Proof {self.digest[:12]}: {escape(str(self))}.</p>"
+
 
 def verify(schedule: Schedule, *, topology: Topology | None = None) -> Proof:
     """Proves `schedule` for every message size, or raises.

@@ -119,10 +119,15 @@ def overlap(trace: Any, other: Any = None, *, labels: tuple[str, str] | None = N
 
 
 def _labels(a: Any, b: Any) -> tuple[str, str]:
-    """What the two traces call themselves, where that tells them apart, without the words both begin with."""
-    one, two = (str((getattr(each, "meta", None) or {}).get("algorithm") or "") for each in (a, b))
+    """What tells the two traces apart: their algorithms, without the words both begin with, else where they are from."""
+
+    def said(word: str) -> tuple[str, str]:
+        return tuple(str((getattr(each, "meta", None) or {}).get(word) or "") for each in (a, b))  # type: ignore[return-value]
+
+    one, two = said("algorithm")
     if not one or not two or one == two:
-        return ("before", "after")
+        one, two = said("source")
+        return (one, two) if one and two and one != two else ("before", "after")
     common = os.path.commonprefix([one, two])
     common = common[: common.rfind("_") + 1]
     return (one[len(common) :], two[len(common) :])
@@ -136,6 +141,10 @@ def _exposures(traces: dict[str, Any], found: dict[str, Any], labels: tuple[str,
         if each is not None
     }
     if len(specs_) == 2:
+        # One measure for both: what computing took where it was disturbed least.
+        best = min(found[key].time_ns - found[key].ect_ns() for key in specs_)
+        for key, each in specs_.items():
+            each["ect_ns"] = found[key].ect_ns(best)
         return {**specs_, "difference": exposed.difference(found["a"], found["b"], labels)}
     return specs_
 
@@ -146,7 +155,7 @@ def trace_diff(
     """Two traces above each other on one axis from their begins, what that did to exposure, and the ops that changed most.
 
     a: a Trace, or a TraceDiff (then `b` is left out). labels: what to call them (default: their algorithms where those
-    differ, else before and after). rows: how many changes to list; of two different schedules no ops are compared.
+    differ, else simulated and measured where one is, else before and after). rows: how many changes to list; of two different schedules no ops are compared.
     """
     from .changes import changes, lined_up
 

@@ -66,11 +66,13 @@ def template() -> Any:
         "tickcolor": _GRID,
         "exponentformat": "none",
         "separatethousands": True,
+        "automargin": True,  # long tick labels move the title of an axis aside
+        "title": {"standoff": 10},
     }
     layout = {
         "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)", "colorway": list(COLORS),
         "font": {"color": _INK, "family": "system-ui, sans-serif", "size": 12}, "xaxis": axis, "yaxis": axis,
-        "margin": {"l": 64, "r": 16, "t": 36, "b": 52}, "legend": {"orientation": "h", "y": 1.14},
+        "margin": {"l": 64, "r": 16, "t": 36, "b": 52}, "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom"},
     }  # fmt: skip
     return go.layout.Template(layout=layout)
 
@@ -84,7 +86,8 @@ def plot_style() -> None:
     import plotly.io
 
     beside = template()
-    beside.layout.update(margin={"t": 56, "r": 24}, legend={"orientation": "v", "y": 1}, title={"x": 0, "xref": "paper", "font": {"size": 15}})
+    legend = {"orientation": "v", "y": 1, "yanchor": "top"}
+    beside.layout.update(margin={"t": 56, "r": 24}, legend=legend, title={"x": 0, "xref": "paper", "font": {"size": 15}})
     plotly.io.templates["ccl_lab"] = beside
     plotly.io.templates.default = "ccl_lab"
 

@@ -322,10 +322,28 @@ def test_making_the_numbers_of_a_million_spans_is_quick() -> None:
     assert time.perf_counter() - began < 10
 
 
+def test_two_traces_are_held_against_one_computation() -> None:
+    """A run whose computation was disturbed loses that time too, though as much of its communication is hidden."""
+    plain = computing.trace(True)
+    columns = {name: column.copy() for name, column in plain.columns.items()}
+    last = columns["kind"] == SpanKind.compute
+    last &= columns["end_ns"] == columns["end_ns"][last].max()
+    longer = 700
+    columns["end_ns"][last] += longer
+    disturbed = fake.FakeTrace(columns, plain.meta)
+    found = [exposed.exposure_of(each) for each in (plain, disturbed)]
+    told = widgets.overlap(plain, disturbed).spec["data"]["exposure"]
+    best = min(each.time_ns - each.ect_ns() for each in found)
+    assert [told[key]["ect_ns"] for key in "ab"] == [each.ect_ns(best) for each in found]
+    assert told["b"]["ect_ns"] > found[1].ect_ns(), "its own computation would hide what it lost"
+
+
 def test_a_difference_that_is_none_is_said() -> None:
     found = exposure(computing.trace(True))
     assert exposed.difference(found, found, ("a", "b")).startswith("Both expose ")
     named = [SimpleNamespace(meta={"algorithm": f"matmul_all_to_all_{name}"}) for name in ("sequential", "direct")]
     assert widgets._labels(*named) == ("sequential", "direct")
     assert widgets._labels(named[0], named[0]) == ("before", "after")
+    both = [SimpleNamespace(meta={"algorithm": "ring", "source": source}) for source in ("simulated", "measured")]
+    assert widgets._labels(*both) == ("simulated", "measured")
     assert exposed.same_schedule(SimpleNamespace(meta={}), SimpleNamespace(meta={"algorithm": "ring"}))

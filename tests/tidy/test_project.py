@@ -192,12 +192,20 @@ def test_notebook_is_clean(path: Path) -> None:
             assert not cell["outputs"] and cell["execution_count"] is None, f"{path.name} holds outputs"
 
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *NOTEBOOKS]
+
+
+def words_of(page: Path) -> str:
+    """What a reader sees as text: a page, or the cells of a notebook that are not code."""
+    if page.suffix != ".ipynb":
+        return page.read_text()
+    cells = json.loads(page.read_text())["cells"]
+    return "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    text = re.sub(r"```.*?```", "", words_of(page), flags=re.DOTALL)
     for target in re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r'src="([^"]+)"', text):
         if not re.match(r"[a-z]+:", target):
             assert (page.parent / target.split("#")[0]).exists() or target.startswith("#"), (

@@ -182,7 +182,18 @@ def test_doctor_survives_a_broken_check(monkeypatch: pytest.MonkeyPatch) -> None
 def test_lab_command_opens_the_tour() -> None:
     words = lab.command("00_tour.ipynb", ["--no-browser", "--port", "8899"])
     assert words[0] == sys.executable and words[-3:] == ["--no-browser", "--port", "8899"]
-    assert any(word.endswith("/lab/tree/00_tour.ipynb") for word in words)
+    assert any(word.endswith("/lab/tree/labs/00_tour.ipynb") for word in words)
+
+
+def test_links_of_labs_lie_under_the_root_of_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a clone docs/ is served too, of an installed package only the notebooks are there."""
+    root = lab.labs_folder().parent
+    assert f"--ServerApp.root_dir={root}" in lab.command("00_tour.ipynb", []) and (root / "docs").is_dir()
+    (tmp_path / "labs").mkdir()
+    (tmp_path / "labs" / "own.ipynb").write_text("{}")
+    monkeypatch.setattr(lab, "LABS", (tmp_path / "labs",))
+    words = lab.command("own.ipynb", [])
+    assert f"--ServerApp.root_dir={tmp_path / 'labs'}" in words and "--LabApp.default_url=/lab/tree/own.ipynb" in words
 
 
 def test_lab_asks_nobody_for_news() -> None:

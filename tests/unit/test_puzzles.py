@@ -67,7 +67,8 @@ def test_wrong_answers_are_explained(answer, message: str) -> None:
 
 def test_show_and_hints() -> None:
     assert "right neighbour" in repr(ring_all_gather.show())
-    assert "<pre" in ring_all_gather.show()._repr_html_()
+    for shown in (ring_all_gather.show(), ring_all_gather.check(lambda b, n: None)):
+        assert "<pre" in shown._repr_html_() and "word-break:normal" in shown._repr_html_(), "pictures keep their lines"
     assert "hint 1 of 4" in repr(ring_all_gather.hint())
     with pytest.raises(UsageError, match="hint 9 of ring_all_gather: there are 4"):
         ring_all_gather.hint(9)

@@ -5,6 +5,7 @@ import { ticks, time } from "../src/draw/format";
 import { Faults, sinceCause } from "../src/model/faults";
 import { Ops } from "../src/model/ops";
 import { MAX_BUCKETS, Pyramid } from "../src/model/pyramid";
+import { shades } from "../src/model/rates";
 import { Receiver } from "../src/model/receive";
 import { Row } from "../src/model/row";
 import { Kind, SpanKind, Track } from "../src/model/schema";
@@ -133,8 +134,17 @@ test("overlapping spans of a lane get rows of their own", () => {
     wire.setUint32(i * 16 + 4, 1000, true);
   }
   store.ingest({ seq: 0, count: 8, origin_ns: 0, tick_ns: 1, lanes }, wire, new DataView(new ArrayBuffer(16 * 8)));
-  assert.deepEqual(store.lanes[0].rows.map((row) => row.n), [1, 1, 1, 5]);
-  assert.ok(store.lanes[0].rows[3].overlaps);
+  assert.deepEqual(store.lanes[0].rows.map((row) => row.n), [1, 1, 1, 1, 1, 3]);
+  assert.ok(store.lanes[0].rows[5].overlaps);
+});
+
+test("a trickle is drawn where it was, and not where nothing moved after it", () => {
+  assert.deepEqual(shades([0, 1, 1, 0.001, 0, 0], 1), [
+    { from: 1, to: 3, shade: 1 },
+    { from: 3, to: 4, shade: 0 },
+  ]);
+  assert.deepEqual(shades([0, 0], 1), []);
+  assert.deepEqual(shades([9, 0.5], 1), [{ from: 0, to: 1, shade: 1 }, { from: 1, to: 2, shade: 0.5 }]);
 });
 
 test("search understands kinds, numbers and words, and nothing else", () => {

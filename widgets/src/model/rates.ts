@@ -30,3 +30,17 @@ export function gbits(rows: Row[], t0: number, t1: number): number {
   for (const row of rows) bytes += row.bytesBefore(t1) - row.bytesBefore(t0);
   return Math.max(0, (bytes * 8) / Math.max(1, t1 - t0));
 }
+
+const SHADES = 64;
+
+/** Cells [from, to) of one shade, 0 to 1 of `top`; cells in which nothing moved are in none, however dark their neighbours are. */
+export function shades(values: ArrayLike<number>, top: number): { from: number; to: number; shade: number }[] {
+  const out = [];
+  const shadeOf = (k: number) => (values[k] > 0 ? Math.min(SHADES, Math.round((values[k] / top) * SHADES)) : -1);
+  for (let from = 0, to = 0; from < values.length; from = to) {
+    const shade = shadeOf(from);
+    for (to = from + 1; to < values.length && shadeOf(to) === shade; ) to++;
+    if (shade >= 0) out.push({ from, to, shade: shade / SHADES });
+  }
+  return out;
+}

@@ -9,7 +9,7 @@ import { categoryOf } from "../draw/palette";
 import { Row } from "./row";
 
 export const DetailBytes = 16;
-const MAX_DEPTH = 4;
+const MAX_DEPTH = 6;
 const PAUSE_NS = 50e6;
 
 export interface LaneTable {

@@ -8,7 +8,7 @@ import * as fmt from "../draw/format";
 import { viridis, viridisCss } from "../draw/palette";
 import { Theme, readTheme, watchTheme } from "../draw/theme";
 import { Link } from "../model/link";
-import { Nic, gbits, nicsOf } from "../model/rates";
+import { Nic, gbits, nicsOf, shades } from "../model/rates";
 import { Session, ViewSpec } from "../model/session";
 import { Store } from "../model/store";
 import { Frame, TableData, facts, sourceBadges } from "./frame";
@@ -192,18 +192,11 @@ export class Heatmap {
     const height = this.rowH - gap;
     ctx.fillStyle = this.theme.raised;
     ctx.fillRect(LEFT, line.y, this.width - LEFT, height);
-    let k = 0;
-    while (k < values.length) {
-      const shade = Math.min(64, Math.round((values[k] / top) * 64));
-      let j = k + 1;
-      while (j < values.length && Math.min(64, Math.round((values[j] / top) * 64)) === shade) j++;
-      if (values[k] > 0) {
-        const [r, g, b] = viridis(shade / 64);
-        ctx.fillStyle = `rgb(${r | 0},${g | 0},${b | 0})`;
-        const x0 = this.x((first + k) * dt);
-        ctx.fillRect(x0, line.y, this.x((first + j) * dt) - x0 + 0.3, height);
-      }
-      k = j;
+    for (const { from, to, shade } of shades(values, top)) {
+      const [r, g, b] = viridis(shade);
+      ctx.fillStyle = `rgb(${r | 0},${g | 0},${b | 0})`;
+      const x0 = this.x((first + from) * dt);
+      ctx.fillRect(x0, line.y, this.x((first + to) * dt) - x0 + 0.3, height);
     }
   }
 

@@ -59,10 +59,10 @@ class OverlapView {
   private chips(): HTMLElement {
     const box = h("span", { class: "ccl-chips" });
     for (const [k, source] of this.sources.entries()) {
-      const { ranks, worst } = this.told(source);
+      const { ranks, worst, ect_ns: ect = effectiveCommTime(ranks) } = this.told(source);
       const name = this.two ? `${this.labels[k]}: ` : "";
       const overlap = overlapOf(ranks);
-      box.append(h("span", { class: "ccl-badge", title: "communication that runs under computation; effective communication time" }, `${name}overlap ${overlap === null ? "–" : `${overlap.toFixed(1)} %`} · ECT ${fmt.time(effectiveCommTime(ranks))}`));
+      box.append(h("span", { class: "ccl-badge", title: "communication that runs under computation; effective communication time, the whole time minus the computation at its best" }, `${name}overlap ${overlap === null ? "–" : `${overlap.toFixed(1)} %`} · ECT ${fmt.time(ect)}`));
       if (!worst) continue;
       const words = `${name}worst: ${worst.name}, rank ${worst.rank}, ${fmt.time(worst.exposed_ns)} exposed`;
       box.append(h("button", { type: "button", "aria-label": `Select the op that exposes most: ${words}`, title: "Select the op that exposes most", onclick: () => this.pick(source) }, words));

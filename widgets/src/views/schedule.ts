@@ -76,8 +76,16 @@ export class ScheduleView {
     const kinds = new Set<number>();
     for (let i = 0; i < this.ops.n; i++) kinds.add(this.ops.c.kind[i]);
     const color: Record<number, number> = { [Kind.put]: 0, [Kind.get]: 1, [Kind.signal]: 2, [Kind.wait]: 3, [Kind.flush]: 3, [Kind.copy]: 4, [Kind.reduce]: 5, [Kind.compute]: 6 };
-    const more = this.data.reasons?.length ? [h("span", { class: "ccl-note", style: "white-space:normal" }, "why: " + this.data.reasons.join("; "))] : [];
-    this.frame.legend(new Set([...kinds].map((k) => color[k])), [h("span", {}, "the number is the chunk; click a cell to follow it"), ...more]);
+    this.frame.legend(new Set([...kinds].map((k) => color[k])), [h("span", {}, "the number is the chunk; click a cell to follow it"), ...this.why()]);
+  }
+
+  /** The planner's argument: its first reason, and the others, one a line, when asked for. */
+  private why(): HTMLElement[] {
+    const [first, ...others] = this.data.reasons ?? [];
+    if (first === undefined) return [];
+    if (!others.length) return [h("span", { class: "ccl-note ccl-why" }, "why: " + first)];
+    const list = h("ul", {}, ...others.map((reason: string) => h("li", {}, reason)));
+    return [h("details", { class: "ccl-note ccl-why" }, h("summary", {}, `why: ${first} (and ${others.length} more)`), list)];
   }
 
   private listen(): void {

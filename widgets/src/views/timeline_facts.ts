@@ -17,7 +17,7 @@ export function describe(store: Store, hit: Hit): { title: string; pairs: [strin
   const length = row.end[i] - row.begin[i];
   const name = CATEGORIES[row.cat[i]].name;
   const kind = SpanKindNames[row.kind[i]];
-  const pairs: [string, string][] = [["rank", `${lane.rank} · node ${lane.node} · ${lane.label}`]];
+  const pairs: [string, string][] = [["rank", [`${lane.rank}`, ...(lane.node < 0 ? [] : [`node ${lane.node}`]), lane.label].join(" · ")]];
   if (row.op[i] >= 0) pairs.push(["op", `${row.op[i]}${row.step[i] >= 0 ? ` · step ${row.step[i]}` : ""}`]);
   else if (row.step[i] >= 0) pairs.push(["step", String(row.step[i])]);
   if (row.peer[i] >= 0) pairs.push([lane.track === Track.nic_rx ? "from rank" : "peer", String(row.peer[i])]);

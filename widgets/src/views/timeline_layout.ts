@@ -92,7 +92,7 @@ export class Layout {
     const key = `n${node}`;
     const collapsed = this.isCollapsed(key);
     const ranks = new Set(lanes.map((lane) => lane.rank)).size;
-    const label = `node ${node}` + (collapsed ? ` · ${ranks} ranks` : "");
+    const label = (node < 0 ? "node unknown" : `node ${node}`) + (collapsed ? ` · ${ranks} ranks` : "");
     const height = collapsed ? 26 : NODE_H;
     this.push("node", y, height, label, key, lanes, collapsed, collapsed);
     y += height;

@@ -14,6 +14,8 @@ export interface Told {
   ranks: Parts[];
   words: string;
   worst: WorstOp | null;
+  /** Where two traces are compared, with the better computation of the two taken away. */
+  ect_ns?: number;
   label?: string;
 }
 
@@ -65,7 +67,7 @@ export class Words {
     this.text.textContent = where + (!drag && this.told ? this.told.words : sentence(parts));
     const overlap = overlapOf(parts);
     const chips = [h("span", { class: "ccl-badge", title: "communication that runs under computation, all ranks together" }, overlap === null ? "no communication" : `overlap ${overlap.toFixed(1)} %`)];
-    if (!drag) chips.push(h("span", { class: "ccl-badge", title: "effective communication time: the whole time minus the computation (Flux, arXiv 2406.06858)" }, `ECT ${fmt.time(effectiveCommTime(parts))}`));
+    if (!drag) chips.push(h("span", { class: "ccl-badge", title: "effective communication time: the whole time minus the computation (Flux, arXiv 2406.06858)" }, `ECT ${fmt.time(this.told?.ect_ns ?? effectiveCommTime(parts))}`));
     const worst = this.told?.worst ?? store.exposure.worst;
     this.chips.replaceChildren(...chips, ...(worst && !drag ? [this.button(worst)] : []));
   }
