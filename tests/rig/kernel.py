@@ -2,8 +2,8 @@
 
 Is: `obstacle()` (why this machine cannot have the rig), `cached()` and `build()` (`python -m tests.rig --build`).
 Is not: an installer; it names the packages. Needs neither root nor a KVM device.
-Invariants: the name of the file holds the version of the source and a digest of kernel.config, so a change of either builds anew; a
-file of that name is whole, because it is moved there when done; of several processes that ask, one builds and the others wait.
+Invariants: the name of the file holds the version of the source and a digest of kernel.config and PATCHES, so a change of one builds
+anew; a file of that name is whole, because it is moved there when done; of several processes that ask, one builds and the others wait.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from .errors import RigError, RigUnavailable
 SOURCE_PACKAGE = "linux-source-6.12"
 SOURCE = Path(f"/usr/src/{SOURCE_PACKAGE}.tar.xz")
 CONFIG = Path(__file__).with_name("kernel.config")
+# (file, what stands there, what shall). The kernel keeps registers of its programs in as many bytes as AVX-512 needs, and gives the host as
+# many back. A host whose CPU has more (with AMX 11,008) refuses that with EFAULT, and no program starts; of too many it takes its own.
+PATCHES = (("arch/x86/um/user-offsets.c", "DEFINE_LONGS(HOST_FP_SIZE, 2696);", "DEFINE_LONGS(HOST_FP_SIZE, 12288);"),)
 BUILD_BYTES = 3 << 30  # free space that a build needs
 TOOLS = {"flex": "flex", "bison": "bison", "bc": "bc", "make": "make", "gcc": "gcc", "strip": "binutils", "xz": "xz-utils"}
 PROGRAMS = {"ip": "iproute2", "tc": "iproute2", "rdma": "iproute2", "perl": "perl-base"}
@@ -73,7 +76,7 @@ def _version() -> str | None:
 
 def _path_of(version: str) -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    digest = hashlib.sha256(CONFIG.read_bytes()).hexdigest()[:12]
+    digest = hashlib.sha256(CONFIG.read_bytes() + repr(PATCHES).encode()).hexdigest()[:12]
     return cache / "ccl_lab" / "rig" / f"linux-{version}-{digest}"
 
 
@@ -121,6 +124,7 @@ def _build(target: Path) -> Path:
         tree = Path(work, SOURCE_PACKAGE)
         make = ["make", "-C", str(tree), "ARCH=um", f"-j{len(os.sched_getaffinity(0))}"]
         _step(["tar", "-C", work, "-xJf", str(SOURCE)], out)
+        _patch(tree)
         _step([*make, f"KCONFIG_ALLCONFIG={CONFIG}", "allnoconfig"], out)
         chosen = Path(tree, ".config").read_text().splitlines()
         lost = [option for option in ENOUGH if f"CONFIG_{option}=y" not in chosen]
@@ -131,6 +135,15 @@ def _build(target: Path) -> Path:
         _step(["strip", "-o", str(partial), str(tree / "linux")], out)
     partial.chmod(0o755)
     return partial.replace(target)
+
+
+def _patch(tree: Path) -> None:
+    for name, old, new in PATCHES:
+        file = tree / name
+        text = file.read_text()
+        if old not in text:
+            raise RigError(f"{SOURCE_PACKAGE}: {name} has no {old!r}: what PATCHES mends is written otherwise there")
+        file.write_text(text.replace(old, new))
 
 
 def _step(command: list[str], log: object) -> None:
