@@ -173,7 +173,7 @@ TEST(bad_sizes_are_refused) {
 TEST(the_first_reason_of_an_abort_is_kept) {
   const RankSegment own = make();
   CHECK(own.abort_status().ok() && !own.aborted());
-  CHECK(own.abort(Code::peer_lost, std::string(1000, 'a'), 3, 5));
+  CHECK(own.abort(Code::peer_lost, std::string(5000, 'a'), 3, 5));
   CHECK(!own.abort(Code::timeout, "second", 2));
   CHECK(own.aborted());
   const Status status = own.abort_status();

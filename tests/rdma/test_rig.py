@@ -178,7 +178,20 @@ def test_a_kernel_is_known_by_its_source_and_its_options(monkeypatch: pytest.Mon
     other = tmp_path / "kernel.config"
     other.write_text(kernel.CONFIG.read_text() + "CONFIG_NET_SCH_HTB=y\n")
     monkeypatch.setattr(kernel, "CONFIG", other)
-    assert len({first, second, kernel.path()}) == 3 and kernel.cached() is None
+    third = kernel.path()
+    monkeypatch.setattr(kernel, "PATCHES", ())
+    assert len({first, second, third, kernel.path()}) == 4 and kernel.cached() is None
+
+
+def test_a_source_that_is_written_otherwise_is_not_built_unmended(tmp_path: Path) -> None:
+    for name, old, _ in kernel.PATCHES:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"first\n{old}\nlast\n")
+    kernel._patch(tmp_path)
+    for name, old, new in kernel.PATCHES:
+        assert (tmp_path / name).read_text() == f"first\n{new}\nlast\n", old
+    with pytest.raises(rig.RigError, match="has no .*written otherwise"):
+        kernel._patch(tmp_path)
 
 
 def test_a_kernel_that_does_not_build_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ namespace ccl_lab {
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free,
               "atomics are shared by processes");
 
-inline constexpr std::uint32_t kSegmentVersion = 6;
+inline constexpr std::uint32_t kSegmentVersion = 7;
 inline constexpr std::uint32_t kControlRegionKey = 0;
 inline constexpr std::uint32_t kArenaRegionKey = 1;
 inline constexpr std::uint64_t kSpanRingHeaderBytes = 256;
@@ -77,7 +77,7 @@ struct SegmentHeader {
   std::int32_t pid;
 };
 
-inline constexpr std::size_t kAbortReasonBytes = 256;
+inline constexpr std::size_t kAbortReasonBytes = 1024;
 
 // What an injector has asked of the messages a rank sends out of band (fault/udp_messenger.hpp), and how often it came true.
 enum class MessageFault : std::uint8_t { loss_ppm, double_ppm, late_ns };
