@@ -72,7 +72,7 @@ def wholes(value: Any, what: str, low: int, high: int | None = None) -> npt.NDAr
 
 def flag(value: Any, what: str) -> bool:
     """`value`, which is true or false; or UsageError."""
-    if not isinstance(value, (bool, int)) and type(value).__name__ not in ("bool", "bool_"):  # those of numpy
+    if not isinstance(value, (bool, int, np.bool_)):
         raise UsageError(f"{what} {shown(value)} is a {type(value).__name__}: expected True or False.")
     return bool(value)
 
@@ -108,6 +108,12 @@ def several(value: Any, what: str, expected: str) -> tuple[Any, ...]:
     if isinstance(value, (str, bytes, type)) or not isinstance(value, Iterable):
         raise UsageError(f"{what} {shown(value)} is a {type(value).__name__}: expected {expected}.")
     return tuple(value)
+
+
+def arrays(value: Any, what: str) -> list[np.ndarray]:
+    """The arrays in `value`, a list of them or one with a row for each; or UsageError."""
+    expected = "a list of arrays, one per rank"
+    return [instance(each, what, np.ndarray, expected) for each in several(value, what, expected)]
 
 
 def file_path(value: Any, what: str = "path") -> Path:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from .. import units, views
-from ..arguments import flag, instance, listed, named, several, whole
+from ..arguments import arrays, flag, instance, named, several, whole
 from ..errors import (
     AbortedError,
     CclError,
@@ -165,7 +165,7 @@ class World:
         repeat = whole(repeat, "repeat", 1)
         computation.check_device(schedule, compute)
         if inputs is not None:
-            inputs = list(listed(inputs, "inputs", np.ndarray, "a list of arrays, one per rank"))
+            inputs = arrays(inputs, "inputs")
             dtype, count = self._sizes_of(schedule, inputs)
         layout = schedule.layout(count, nbytes=nbytes, dtype=dtype, counts=counts)
         redop = schedule.redop if redop is None else redop

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..arguments import instance, listed
+from ..arguments import arrays, instance
 from ..errors import DeadlockError, ShapeError
 from . import collectives
 from .layout import Layout
@@ -32,7 +32,7 @@ def interpret(schedule: Schedule, inputs: list[np.ndarray], *, redop: str | None
     Raises ShapeError if sizes do not fit, DtypeError for an unsupported type. Cost: Python time per op.
     """
     instance(schedule, "schedule", Schedule, "a Schedule")
-    inputs = list(listed(inputs, "inputs", np.ndarray, "a list of arrays, one per rank"))
+    inputs = arrays(inputs, "inputs")
     redop = schedule.redop if redop is None else redop
     dtype = collectives.dtype_name(inputs[0].dtype if inputs else np.dtype(np.float32))
     collectives.check_names(schedule.collective, dtype, redop)

@@ -182,6 +182,14 @@ def test_a_world_survives_runs_with_wrong_types(world: World) -> None:
     assert world.run(schedule).meta["n_ranks"] == 2
 
 
+def test_inputs_may_be_rows_of_one_array(world: World) -> None:
+    schedule, rows = ccl.plan("all_reduce", 2, "1KiB"), np.arange(16, dtype=np.float32).reshape(2, 8)
+    run = world.start(schedule, inputs=rows)
+    run.wait()
+    for out in (*run.outputs, *ccl.interpret(schedule, rows)):
+        assert (out == rows.sum(axis=0)).all()
+
+
 @pytest.mark.parametrize("key", ["topology", "transport", "timeout", "trace_spans", "start_timeout", "groups", "patience", "fabric"])
 def test_a_world_of_wrong_types_does_not_start(key: str) -> None:
     for wrong in WRONG:
