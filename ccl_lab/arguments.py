@@ -21,6 +21,7 @@ from .errors import CclError, UsageError, suggest
 Kind = TypeVar("Kind")
 
 _MOST = 2**63 - 1  # what columns of whole numbers hold
+_FEW = 4  # names that an error lists whatever is close
 
 
 def shown(value: Any) -> str:
@@ -41,7 +42,10 @@ def named(value: Any, what: str, known: Collection[str], error: type[CclError] =
     if not isinstance(value, str):
         raise error(f"{what} {shown(value)} is a {type(value).__name__}: expected a name, one of {', '.join(sorted(known))}.")
     if value not in known:
-        raise error(f"{what} {shown(value)} {verdict}.{suggest(value, known)}")
+        *others, last = map(repr, sorted(known)) if len(known) <= _FEW else ("", "")
+        hint = suggest(value, known)
+        few = f": expected {', '.join(others)} or {last}" if last and others else ""
+        raise error(f"{what} {shown(value)} {verdict}{few}.{'' if few and hint.startswith(' Known') else hint}")
     return value
 
 
@@ -56,7 +60,7 @@ def whole(value: Any, what: str, low: int, high: int | None = None, error: type[
     return found
 
 
-def wholes(value: Any, what: str, low: int, high: int | None = None) -> npt.NDArray[np.int64]:
+def wholes(value: Any, what: str, low: int = -_MOST, high: int | None = None) -> npt.NDArray[np.int64]:
     """`value` as i64[...], whole numbers in [low, high]; or UsageError."""
     try:
         array = np.asarray(value)

@@ -141,7 +141,7 @@ class Communicator(Exchanging, Windowing):
     def all_to_allv(self, x: Any, counts: Any, *, out: Any = None, **options: Any) -> Any:
         """counts[d] elements of the flat x go to rank d; returns what came, by rank, flat. Ranks exchange their counts first."""
         array = array_of(x, "x").reshape(-1)
-        mine = np.ascontiguousarray(wholes(counts, "counts of all_to_allv", 0))
+        mine = np.ascontiguousarray(wholes(counts, "counts of all_to_allv"))
         if mine.shape != (self.size,) or (mine < 0).any() or mine.sum() != array.size:
             raise ShapeError(
                 f"counts of all_to_allv on rank {self.rank}: expected {self.size} non-negative numbers that add up to "

@@ -224,9 +224,10 @@ class Builder:
         n_chunks: Ints = 0,
     ) -> None:
         rank = np.atleast_1d(wholes(rank, f"{kind.name} at step {self.step}: rank", -(2**31), 2**31 - 1).astype(np.int32, copy=False))
-        for ref, what in ((dst, "dst"), *((src, "src") for src in srcs)):
-            if ref is not None or what == "src":
-                _chunks(ref, what)
+        if dst is not None:
+            _chunks(dst, "dst")
+        for src in srcs:
+            _chunks(src, "src")
         cells: dict[str, Ints] = {
             "rank": rank,
             "channel": channel,

@@ -45,7 +45,7 @@ class Layout:
 
     def _check_counts(self, counts: np.ndarray | None) -> np.ndarray:
         n = self.n_ranks
-        counts = wholes(np.full((n, n), self.count) if counts is None else counts, "counts", -MOST_ELEMENTS, MOST_ELEMENTS)
+        counts = wholes(np.full((n, n), self.count) if counts is None else counts, "counts", high=MOST_ELEMENTS)
         if counts.shape != (n, n) or (counts < 0).any():
             raise ShapeError(f"counts of all_to_allv: expected a non-negative int64[{n}, {n}] matrix, found shape {counts.shape}"
                              f"{' with negative entries' if counts.size and counts.min() < 0 else ''}.")  # fmt: skip

@@ -86,7 +86,7 @@ def simulate_shared(
     Arguments, trace and errors as of `simulate`; meta also holds tier ("shared") and, of each other job, when it ended (jobs_end_ps).
     """
     first = Job(schedule, None, 0, nbytes, dtype, counts, late, compute_ps)
-    return simulate_jobs([first, *listed(jobs, "jobs", Job, "a Job, or several")], topology, alpha, interference)[0]
+    return simulate_jobs([first, *_listed(jobs)], topology, alpha, interference)[0]
 
 
 def simulate_jobs(jobs: Sequence[Job], topology: Topology, alpha: Duration = 0, interference: float = 1.0) -> list[Trace]:
@@ -99,7 +99,7 @@ def simulate_jobs(jobs: Sequence[Job], topology: Topology, alpha: Duration = 0, 
 
         >>> simulate_jobs([Job(ring, ranks=range(8)), Job(ring, ranks=range(8, 16), start="1ms")], topology)      # doctest: +SKIP
     """
-    placed = [_Placed.of(job, topology) for job in listed(jobs, "jobs", Job, "a Job, or several")]
+    placed = _placed(jobs, topology)
     all_times = _times(placed, topology, alpha, interference)
     ends = [times.time_ps for times in all_times]
     traces = []
@@ -121,7 +121,7 @@ def shared_times(jobs: Sequence[Job], topology: Topology, alpha: Duration = 0, i
     Cost: O(log ops) an op, and at each of the times when flows begin or end, for the links whose flows change rate then, their routes:
     an all_to_all among 512 ranks with ECMP takes 2 s, a ring of 10 million ops some 20 s.
     """
-    return _times([_Placed.of(job, topology) for job in listed(jobs, "jobs", Job, "a Job, or several")], topology, alpha, interference)
+    return _times(_placed(jobs, topology), topology, alpha, interference)
 
 
 def link_bytes(jobs: Sequence[Job], topology: Topology) -> I64:
@@ -129,7 +129,7 @@ def link_bytes(jobs: Sequence[Job], topology: Topology) -> I64:
 
     Copies and reductions count at their memory, once a source. Errors as `simulate_jobs`. Cost: O(ops log ops).
     """
-    columns = _columns([_Placed.of(job, topology) for job in jobs], topology)
+    columns = _columns(_placed(jobs, topology), topology)
     moving = columns.route_of >= 0
     per_route = np.zeros(len(columns.routes), np.int64)
     np.add.at(per_route, columns.route_of[moving], columns.work[moving])
@@ -187,6 +187,17 @@ class _Placed:
         return cls(job, schedule, layout, ranks, schedule.replace(ops=OpTable(**columns)), start_ps, late_ps)
 
 
+def _listed(jobs: Sequence[Job] | Job) -> tuple[Job, ...]:
+    return listed(jobs, "jobs", Job, "a Job, or several")
+
+
+def _placed(jobs: Sequence[Job] | Job, topology: Topology) -> list[_Placed]:
+    placed = [_Placed.of(job, topology) for job in _listed(jobs)]
+    if not placed:
+        raise UsageError("no jobs: expected at least 1.")
+    return placed
+
+
 def _ranks(job: Job, topology: Topology) -> npt.NDArray[np.int32]:
     if job.ranks is None:
         return np.arange(topology.n_ranks, dtype=np.int32)
@@ -199,8 +210,6 @@ def _ranks(job: Job, topology: Topology) -> npt.NDArray[np.int32]:
 
 
 def _times(placed: Sequence[_Placed], topology: Topology, alpha: Duration, interference: float) -> list[Times]:
-    if not placed:
-        raise UsageError("no jobs: expected at least 1.")
     alone_ps = np.concatenate([exact._compute_ps(job.schedule, job.job.compute_ps) for job in placed])
     alpha_ps = exact.picoseconds("alpha", alpha)
     exact._check_interference(interference)

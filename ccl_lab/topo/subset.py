@@ -18,8 +18,9 @@ from .places import local_indices
 
 def subset(topology: Topology, ranks: Sequence[int]) -> Topology:
     """The topology of `ranks`, which become 0, 1, 2, … in the order given; UsageError if one is no rank or comes twice."""
-    chosen = wholes(several(ranks, "ranks", "a list of ranks"), "subset: ranks", 0, topology.n_ranks - 1)
-    if chosen.ndim != 1 or not chosen.size or len(set(chosen.tolist())) != chosen.size:
+    chosen = wholes(several(ranks, "ranks", "a list of ranks"), "ranks")
+    known = chosen.ndim == 1 and chosen.size and chosen.min() >= 0 and chosen.max() < topology.n_ranks
+    if not known or len(set(chosen.tolist())) != chosen.size:
         raise UsageError(f"subset({shown(chosen.tolist())}) of topology {topology.name!r}: expected at least 1 of the ranks 0 to "
                          f"{topology.n_ranks - 1}, each once.")  # fmt: skip
     nodes, node_of = np.unique(topology.node_of[chosen], return_inverse=True)

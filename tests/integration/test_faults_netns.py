@@ -134,7 +134,7 @@ def test_nothing_is_left_when_the_owner_is_killed() -> None:
 
 
 def test_what_it_cannot_be_made_of_is_said() -> None:
-    with pytest.raises(UsageError, match="fabric 'ether' is unknown. Known: emulated, netns"):
+    with pytest.raises(UsageError, match="fabric 'ether' is unknown: expected 'emulated' or 'netns'"):
         ccl.World(TOPOLOGY, fabric="ether")
     with pytest.raises(UnsupportedError, match="elastic world"):
         ccl.World(TOPOLOGY, fabric="netns", elastic=True)

@@ -81,7 +81,7 @@ def test_part_of_a_topology():
     assert part.fabric_bytes_per_s.tolist() == topology.fabric_bytes_per_s[[0, 3, 5, 4]].tolist()
     assert topology.subset(range(6)) == topology
     for wrong in ([], [6], [0, 0], [-1]):
-        with pytest.raises(UsageError, match="expected 0 to 5|expected at least 1 of the ranks 0 to 5, each once"):
+        with pytest.raises(UsageError, match="expected at least 1 of the ranks 0 to 5, each once"):
             topology.subset(wrong)
 
 

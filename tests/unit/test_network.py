@@ -203,7 +203,7 @@ def test_a_damaged_network_is_a_named_error(tmp_path: Path) -> None:
     ]
     for network in networks:
         path.write_text(json.dumps({**good, "network": network}))
-        with pytest.raises(DecodeError, match="bad.json.*(expected|Known)"):
+        with pytest.raises(DecodeError, match="bad.json.*expected"):
             Topology.load(path)
     path.write_text(json.dumps({**good, "version": 1}))
     with pytest.raises(DecodeError, match="version 1"):

@@ -88,7 +88,7 @@ def test_the_shared_tier_takes_the_same_words() -> None:
     assert beside.meta["time_ps"] > known.meta["time_ps"]
     slower = ccl.simulate(schedule, topology, tier="shared", faults=["nic:node=1,nic=0,factor=4"])
     assert slower.meta["time_ps"] > known.meta["time_ps"]
-    with pytest.raises(UsageError, match="tier 'share' is unknown. Did you mean 'shared'"):
+    with pytest.raises(UsageError, match="tier 'share' is unknown: expected 'estimate', 'exact' or 'shared'. Did you mean 'shared'"):
         ccl.simulate(schedule, topology, tier="share")
     with pytest.raises(UsageError, match="jobs with tier='exact': only 'shared'"):
         ccl.simulate(schedule, topology, jobs=[Job(schedule)])

@@ -16,7 +16,7 @@ import ccl_lab as ccl
 from ccl_lab import FaultScript, Topology, Trace, World, overlap
 from ccl_lab.errors import CclError, UsageError
 from ccl_lab.planner import estimate
-from ccl_lab.simulator import Job, models, simulate_jobs
+from ccl_lab.simulator import Job, link_bytes, models, simulate_jobs
 from ccl_lab.topo import Level
 
 HERE = Topology.cluster(2, 2, 2)
@@ -63,6 +63,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "sweep": (ccl.sweep, SWEEP),
     "Sweep.column": (SWEPT.column, {"name": "time_us"}),
     "Job": (lambda **given: simulate_jobs([Job(**given)], HERE), {"schedule": SCHEDULE, "ranks": None, "start": 0}),
+    "link_bytes": (lambda jobs: link_bytes(jobs, HERE), {"jobs": Job(SCHEDULE)}),
     "estimate": (estimate, {"collective": "all_reduce", "topology": HERE, "nbytes": "1KiB", "algorithm": "ring"}),
     "Builder": (ccl.Builder, {"collective": "all_reduce", "n_ranks": 2, "algorithm": "mine", "channels": 1, "parts": 1, "in_place": False,
                               "root": 0, "peer": -1, "scratch_blocks": 0}),
