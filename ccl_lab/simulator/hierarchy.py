@@ -25,7 +25,8 @@ from ..ir import Kind, Outline, RingLoops
 from ..topo import Topology, duration_ps
 from .changes import NONE, Changes
 from .exact import core_times
-from .loops import Rows, by_class, evaluate
+from .loops import evaluate
+from .ring_rows import Rows, by_class
 
 I64 = npt.NDArray[np.int64]
 

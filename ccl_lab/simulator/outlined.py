@@ -36,12 +36,13 @@ from .exact import Late, late_times_ps, picoseconds
 from .flow import flow_finish
 from .hierarchy import hierarchical_finish
 from .in_step import in_step_finish
-from .loops import I64, flat_finish
+from .loops import flat_finish
 from .meetings import meeting_finish
 from .paired import paired_finish
 from .pairs import pair_finish
 from .patience import allowed, check_work
 from .rails import rail_finish
+from .ring_rows import I64
 from .summary import Summary
 from .swap_lanes import swap_lane_finish
 from .swaps import swap_finish

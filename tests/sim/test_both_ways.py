@@ -1,4 +1,7 @@
-"""Rings in both directions among nodes that are not alike: equal to the table of ops, and to a visit of every node in every step."""
+"""Rings in both directions among nodes that are not alike: equal to the table of ops, and to a visit of every node in every step.
+
+Runs of nodes that are alike, with jumps and without, and every message of all nodes side by side, as where chunks differ by an element.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import numpy as np
 import pytest
 
 from ccl_lab.errors import Inapplicable
+from ccl_lab.ir import RingLoops
 from ccl_lab.planner import outline, plan
 from ccl_lab.simulator import exact_times, finish_times, summarize
 from ccl_lab.simulator.changes import NONE, Changes
@@ -41,12 +45,12 @@ def topology_of(rng: np.random.Generator, most_nodes: int) -> Topology:
     return topology
 
 
-def case_of(seed: int, most_nodes: int) -> Drawn:
-    """A schedule both ways; at most as many rings as do not meet in a NIC of a healthy topology."""
+def case_of(seed: int, most_nodes: int, more: int = 0) -> Drawn:
+    """A schedule both ways; at most as many rings as do not meet in a NIC of a healthy topology. more: elements that no chunk has alike."""
     rng = np.random.default_rng([seed, 4711])
     topology = topology_of(rng, most_nodes)
     channels = int(rng.integers(1, max(2, topology.gpus_per_node) + 1))
-    nbytes = topology.n_ranks * channels * 16 * int(rng.choice([1, 7, 100, 5000, 50000]))
+    nbytes = topology.n_ranks * channels * 16 * int(rng.choice([1, 7, 100, 5000, 50000])) + 4 * more
     options: dict[str, Any] = {"algorithm": NAME[1], "channels": channels, "in_place": bool(rng.random() < 0.3)}
     late = {}
     if rng.random() < 0.4:
@@ -55,11 +59,16 @@ def case_of(seed: int, most_nodes: int) -> Drawn:
                  float(rng.choice([0, 3e-6])), rng)  # fmt: skip
 
 
+def loops_of(case: Drawn) -> RingLoops:
+    loops = case.outlined.loops
+    assert loops is not None
+    return loops
+
+
 def flat(case: Drawn, changes: Changes = NONE, **options: Any) -> tuple[list[int], dict[str, int]]:
     """What loops.py says, which does not go on to tell ops one by one."""
-    outlined, loops = case.outlined, case.outlined.loops
-    assert loops is not None
-    found, how = flat_finish(loops, case.topology, outlined.count_of(outlined.nbytes, "float32"), 4,
+    outlined = case.outlined
+    found, how = flat_finish(loops_of(case), case.topology, outlined.count_of(outlined.nbytes, "float32"), 4,
                              late_times_ps(case.late, case.topology.n_ranks), round(case.alpha * 1e12), changes, **options)
     return found.tolist(), how
 
@@ -81,6 +90,54 @@ def test_nodes_that_differ_equal_the_table_of_ops(block: int) -> None:
             jumped += how["jumped"] > 0
             changed += bool(changes)
     assert equal >= expected(30) and jumped >= expected(4) and changed >= expected(4)
+
+
+@pytest.mark.parametrize("block", range(2))
+def test_every_message_equals_the_table_of_ops(block: int) -> None:
+    """Of one length, and of two: nodes that differ, also in their links, every other one or a single one, and rates that change."""
+    equal, chains, two, changed = 0, set(), 0, 0
+    for seed in first_of(range(block, 100, 2)):
+        case = case_of(seed, 9 if seed % 3 else 60, more=seed % 4 * 5)
+        want, changes = case.wanted(True)
+        try:
+            found, how = flat(case, changes, every=True)
+        except Inapplicable:
+            continue
+        assert found == want, seed
+        assert how["jumped"] == 0
+        equal += 1
+        two += seed % 4 > 0
+        changed += bool(changes)
+        chains.add(len(loops_of(case).orders))
+    assert equal >= expected(25) and two >= expected(15) and changed >= expected(3) and len(chains) >= 2
+
+
+def test_chunks_that_differ_are_timed_by_every_message() -> None:
+    """Without being asked to; and where no two nodes are alike, as with latencies that differ from switch to switch."""
+    whole = Topology.preset("ncclx_100k", 24)
+    for topology, nbytes in ((whole, 192 * 64 + 4), (with_own_rates(np.random.default_rng(5), whole), 192 * 4 * 1000 + 12),
+                             (whole.slow(3, nic=(5, 7)), 192 * 4 * 333 + 8)):
+        options: dict[str, Any] = {"algorithm": NAME[1], "channels": 4}
+        outlined, schedule = outline(NAME[0], topology, nbytes, **options), plan(NAME[0], topology, nbytes, **options)
+        found, how = finish_times(outlined, topology, late={9: "20us"})
+        loops = outlined.loops
+        assert loops is not None and how["as"] == "rings" and how["rounds"] == how["units"] * loops.steps * loops.depth
+        assert found.tolist() == exact_times(schedule, topology, late={9: "20us"}).finish_ps.tolist()
+
+
+@pytest.mark.parametrize("nodes", [4, 5, 6])
+def test_rings_go_through_a_node_in_turns(nodes: int) -> None:
+    """As many rings in both directions as ranks: each NIC has two, and what leaves it second goes through the next node second."""
+    topology = Topology.preset("h100", nodes)
+    for nbytes in (topology.n_ranks * 16 * 4 * 100, topology.n_ranks * 16 * 4 * 1_000_000):
+        outlined, schedule = (make(NAME[0], topology, nbytes, algorithm=NAME[1], channels=16) for make in (outline, plan))
+        assert outlined.loops is not None
+        if nodes % 2:
+            with pytest.raises(Inapplicable, match="meet in a NIC"):
+                flat_finish(outlined.loops, topology, nbytes // 4, 4, np.zeros(topology.n_ranks, np.int64), 0)
+            continue
+        found, _ = flat_finish(outlined.loops, topology, nbytes // 4, 4, np.zeros(topology.n_ranks, np.int64), 0)
+        assert found.tolist() == exact_times(schedule, topology).finish_ps.tolist()
 
 
 def test_nodes_that_differ_equal_the_oracle() -> None:
@@ -140,10 +197,20 @@ def test_131072_ranks() -> None:
             assert hurt.meta["time_ps"] >= healthy.meta["time_ps"] + 3 * 10**9 * bool(late)
 
 
-def test_too_many_nodes_that_differ_are_refused() -> None:
-    topology = with_own_rates(np.random.default_rng(0), Topology.preset("h100", 4096))
-    with pytest.raises(Inapplicable, match="too many nodes that are unlike each other"):
-        summarize(outline(NAME[0], topology, "1GiB", algorithm=NAME[1], channels=2), topology)
+def test_many_nodes_that_differ_are_timed_by_every_message() -> None:
+    """After a look at how many of them would have to be visited; refused where that would take hours, and NICs in which rings meet."""
+    topology = with_own_rates(np.random.default_rng(0), Topology.preset("h100", 300))
+    outlined = outline(NAME[0], topology, topology.n_ranks * 2 * 4000, algorithm=NAME[1], channels=2)
+    found, how = finish_times(outlined, topology)
+    loops = outlined.loops
+    assert loops is not None and how["rounds"] == how["units"] * loops.steps * loops.depth and how["jumped"] == 0
+    plainly, every = finish_times(outlined, topology, jumps=False)
+    assert found.tolist() == plainly.tolist() and every["rounds"] == how["rounds"]
+    large = Topology.preset("ncclx_100k")
+    with pytest.raises(Inapplicable, match=r"218,0\d\d,\d{3},\d{3} messages of rings in both directions .*patience=2 allows it"):
+        summarize(outline(NAME[0], large, "1GiB", algorithm=NAME[1], channels=8), large)
+    with pytest.raises(Inapplicable, match="meet in a NIC"):
+        summarize(outline(NAME[0], large, "1GiB", algorithm=NAME[1], channels=16), large)
 
 
 def test_nodes_that_enter_one_after_the_other() -> None:

@@ -26,6 +26,7 @@ CASES: list[tuple[Any, str, dict[str, Any]]] = [
     (pairs, "_MOST_CUT", {"what": "all_to_all", "topology": "h100:nodes=8", "algorithm": "direct", "faults": [GONE]}),
     (rails, "_MOST_PUTS", {"what": "all_to_all", "topology": "h100:nodes=6", "algorithm": "hierarchical", "late": {3: "1us"}}),
     (flow, "MOST_ORDERED", {"what": "all_reduce", "topology": "h100:nodes=6", "algorithm": "halving_doubling", "faults": [GONE]}),
+    (loops, "_MOST_BOTH_WAYS_SWEPT", {"what": "all_reduce", "topology": "h100:nodes=6", "nbytes": 4004, "algorithm": "bidirectional_ring"}),
     (outlined, "_MOST_FLOW", {"what": "all_gather", "topology": "h100:nodes=6", "algorithm": "bruck"}),
 ]  # fmt: skip
 
@@ -87,8 +88,7 @@ def test_on_the_command_line_and_in_grids(monkeypatch: pytest.MonkeyPatch, capsy
     assert "allows it" in found.rows[0]["error"] and found.rows[1]["time_us"] == took
 
 
-def test_patience_is_not_offered_where_it_is_no_help(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loops, "_MOST_EACH", 10)
-    with pytest.raises(Inapplicable, match="all messages are alike: the number of elements is a multiple of 96") as refused:
-        simulate("all_reduce", "h100:nodes=6", 4 * 1001, algorithm="bidirectional_ring", result="summary")
+def test_patience_is_not_offered_where_it_is_no_help() -> None:
+    with pytest.raises(Inapplicable, match="rings in both directions meet in a NIC") as refused:
+        simulate("all_reduce", "h100:nodes=6", 2**26 + 4, algorithm="bidirectional_ring", result="summary")
     assert "patience" not in str(refused.value)

@@ -20,7 +20,7 @@ from ccl_lab.planner.problem import make_problem
 from ccl_lab.simulation import simulate
 from ccl_lab.simulator import exact_times, finish_times, summarize
 from ccl_lab.simulator.changes import Changes
-from ccl_lab.simulator.loops import kinds_of_units
+from ccl_lab.simulator.ring_rows import kinds_of_units
 from ccl_lab.topo import Topology
 
 from ..shares import first_of

@@ -8,7 +8,6 @@
 
 #include "path.hpp"
 #include "stream.hpp"
-#include "unit.hpp"
 
 namespace ccl_lab::sim {
 namespace {
@@ -20,8 +19,8 @@ constexpr std::int64_t kRoom = 16;           // of a run that gets shorter, beyo
 constexpr std::size_t kLongest = 24;         // steps after which what happens may repeat
 constexpr std::size_t kMostNoted = 200;      // runs of a step whose decisions are noted
 constexpr std::size_t kMostKept = 8'000'000;  // numbers that are kept of the last steps
-// Evaluated messages from which on it is asked whether there would be too many.
-constexpr std::int64_t kSome = 20'000'000;
+// Evaluated messages from which on it is asked whether there would be too many, and after how many steps again.
+constexpr std::int64_t kSome = 5'000'000, kRecent = 64;
 
 struct Run {
   std::int64_t begin = 0, count = 0;  // cells
@@ -36,8 +35,8 @@ struct Step {
 
 class BothWays {
  public:
-  BothWays(const RingsInput& in, RingsOutput& out, bool together)
-      : in_(in), out_(out), unit_(in, out, together), chains_(static_cast<std::size_t>(in.chains)),
+  BothWays(const RingsInput& in, RingsOutput& out, Manner manner)
+      : in_(in), out_(out), unit_(in, out, manner), chains_(static_cast<std::size_t>(in.chains)),
         period_(static_cast<std::size_t>(in.stations * in.depth)), words_(unit_.words()), each_(words_ + 3 * chains_ * period_),
         rounds_(in.steps * in.depth), streams_(chains_, Stream(in.stations * in.depth)), sent_(streams_) {
     form_cells();
@@ -50,15 +49,24 @@ class BothWays {
       jump(last);
       messages_ = std::min(period, rounds_ - step_ * period);
       if (const auto status = step(); status != RingsStatus::ok) return status;
-      const std::int64_t cost = unit_.evaluated * in_.chains * in_.stations;
-      const std::int64_t most = in_.most_both_ways;
-      if (in_.jumps && cost > kSome && (cost > most || cost / (step_ + 1) > most / last)) return RingsStatus::too_many;
+      if (in_.jumps && too_many(last)) return RingsStatus::too_many;
     }
     finish();
     return RingsStatus::ok;
   }
 
  private:
+  // Whether more messages than may be are evaluated, or will be if the steps to come cost what the last ones did.
+  [[nodiscard]] bool too_many(std::int64_t last) {
+    const std::int64_t cost = unit_.evaluated * in_.chains * in_.stations;
+    if (cost <= kSome || cost > in_.most_both_ways) return cost > kSome;
+    if (step_ < looked_ + kRecent) return false;
+    const std::int64_t each = (cost - cost_then_) / (step_ - looked_);
+    looked_ = step_;
+    cost_then_ = cost;
+    return each > 0 && last - step_ > (2 * in_.most_both_ways - cost) / each;
+  }
+
   // -- cells
 
   // Cells of two units where most units are not like the next one.
@@ -344,6 +352,7 @@ class BothWays {
   Unit unit_;
   std::size_t chains_, period_, words_, each_;  // messages of a chain in a step; words of a unit, and of its place in a row
   std::int64_t rounds_, step_ = 0, messages_ = 0;
+  std::int64_t looked_ = 0, cost_then_ = 0;  // at the last look at what steps cost
   std::vector<std::int64_t> cells_;  // the first unit of each, and the end
   std::vector<bool> goes_on_;        // whether the next cell has the same links
   std::vector<Stream> streams_, sent_;
@@ -362,9 +371,9 @@ bool fits_both_ways(const RingsInput& in) {
          std::ranges::all_of(in.slices, [](std::int64_t slices) { return slices == 1; }) && in.steps * in.depth > in.stations * in.depth;
 }
 
-RingsStatus rings_both_ways(const RingsInput& in, RingsOutput& out, bool together) {
+RingsStatus rings_both_ways(const RingsInput& in, RingsOutput& out, Manner manner) {
   out.jumped = 0;
-  return BothWays(in, out, together).run();
+  return BothWays(in, out, manner).run();
 }
 
 }  // namespace ccl_lab::sim

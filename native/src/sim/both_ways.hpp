@@ -16,13 +16,14 @@
 #pragma once
 
 #include "rings.hpp"
+#include "unit.hpp"
 
 namespace ccl_lab::sim {
 
 [[nodiscard]] bool fits_both_ways(const RingsInput& in);
 
-// The input is good already (rings.cpp). together: as for Unit. `jumps` false: every unit is visited in every step. end_ps and end_batch
+// The input is good already (rings.cpp). `jumps` false: every unit is visited in every step. end_ps and end_batch
 // are not told.
-[[nodiscard]] RingsStatus rings_both_ways(const RingsInput& in, RingsOutput& out, bool together);
+[[nodiscard]] RingsStatus rings_both_ways(const RingsInput& in, RingsOutput& out, Manner manner);
 
 }  // namespace ccl_lab::sim

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "both_ways.hpp"
+#include "both_ways_swept.hpp"
 #include "changes.hpp"
 #include "followed.hpp"
 #include "merged.hpp"
@@ -27,7 +28,7 @@ bool good(const RingsInput& in) {
   const auto time = [](std::int64_t v) { return v >= 0 && v < std::int64_t{1} << 60; };
   if (in.units < 1 || in.chains < 1 || in.stations < 1 || in.depth < 1 || in.steps < 1 || in.reducing < 0 || !time(in.alpha_ps)) return false;
   if (in.slices.size() != static_cast<std::size_t>(in.chains) || !all(in.slices, positive)) return false;
-  if (!in.backward.empty() && (in.backward.size() != in.slices.size() || !fits_both_ways(in))) return false;
+  if (!in.backward.empty() && (in.backward.size() != in.slices.size() || !(in.swept ? fits_both_ways_swept(in) : fits_both_ways(in)))) return false;
   const std::int64_t most = *std::max_element(in.slices.begin(), in.slices.end());
   if (most > 1 && (in.stations > 1 || in.begin_ps.empty())) return false;
   if (in.timetable && !in.backward.empty()) return false;
@@ -78,8 +79,8 @@ std::int64_t rhythm(const std::vector<Stream>& streams) {
 }
 
 // period: see Unit. `longer` becomes the one with which all has to be gone round anew, where the rhythm is a longer one.
-RingsStatus circle(const RingsInput& in, RingsOutput& out, bool together, std::int64_t period, std::int64_t& longer) {
-  Unit unit(in, out, together, period);
+RingsStatus circle(const RingsInput& in, RingsOutput& out, Manner manner, std::int64_t period, std::int64_t& longer) {
+  Unit unit(in, out, manner, period);
   Runs runs(in, out, unit);
   // What units send before they receive is kept for the first time round; of units that send the same, for the first of them.
   std::vector<std::vector<Stream>> first;
@@ -144,14 +145,25 @@ std::int64_t rack(const RingsInput& in) {
 }
 
 // One circle after the other: each keeps the state of all units, so the one before is forgotten first.
-RingsStatus circles(const RingsInput& in, RingsOutput& out, bool together) {
+RingsStatus circles(const RingsInput& in, RingsOutput& out, Manner manner) {
   const std::int64_t units = in.jumps && in.n_sizes == 1 ? rack(in) : 1;
   for (std::int64_t period = units > 1 ? units * in.stations * in.depth : 0;;) {
     std::int64_t longer = 0;
-    const RingsStatus status = circle(in, out, together, period, longer);
+    const RingsStatus status = circle(in, out, manner, period, longer);
     if (longer == 0) return status;
     period = longer;
   }
+}
+
+// As they are numbered, or, where that is not the static order, as rings are served that come to a rank or a NIC by different ways: one put may
+// begin before another one of its batch that comes first in the order of ops.
+template <class Evaluate>
+RingsStatus in_some_manner(const RingsInput& in, RingsOutput& out, const Evaluate& evaluate) {
+  RingsStatus status = evaluate(in, out, Manner{.together_at_first = in.together_at_first, .in_turns = in.in_turns});
+  if (in.one_by_one || in.chains == 1 || (in.stations == 1 && !in.timetable)) return status;
+  for (const Manner manner : {Manner{.together = true}, Manner{.in_turns = true}, Manner{.together = true, .in_turns = true}})
+    if (status == RingsStatus::disorder) status = evaluate(in, out, manner);
+  return status;
 }
 
 }  // namespace
@@ -186,15 +198,11 @@ RingsStatus simulate_rings(const RingsInput& in, RingsOutput& out) noexcept try 
   if (!good(in) || out.finish_ps.size() != static_cast<std::size_t>(in.units * in.rows_of_unit())) return RingsStatus::bad_input;
   if (in.followed) return followed_rings(in, out);
   if (in.own_time) return own_time_rings(in, out);
-  if (in.swept) return swept_rings(in, out);
+  if (in.swept) return in.backward.empty() ? swept_rings(in, out) : both_ways_swept(in, out);
   if (in.merged) return merged_rings(in, out);
-  const auto evaluate = [](const RingsInput& rings, RingsOutput& found, bool together) {
-    return rings.backward.empty() ? circles(rings, found, together) : rings_both_ways(rings, found, together);
-  };
-  const RingsStatus status = evaluate(in, out, false);
-  // Rings that come to a rank or a NIC by different ways: one put may begin before another one of its batch that comes first in the order of ops.
-  const bool may_meet = in.chains > 1 && (in.stations > 1 || in.timetable);
-  return status == RingsStatus::disorder && !in.one_by_one && may_meet ? evaluate(in, out, true) : status;
+  return in_some_manner(in, out, [](const RingsInput& rings, RingsOutput& found, Manner manner) {
+    return rings.backward.empty() ? circles(rings, found, manner) : rings_both_ways(rings, found, manner);
+  });
 } catch (const std::bad_alloc&) {
   return RingsStatus::out_of_memory;
 }

@@ -57,7 +57,9 @@ struct RingsInput {
   bool copies = false;        // a station copies its own message after it sent it
   bool passes_on = false;     // puts to others follow the last wait of a slice, in a batch of their own
   bool jumps = true;          // false: every round is evaluated, for tests
-  bool one_by_one = false;    // puts of one batch begin in the order of ops, or it is `disorder` (else Unit's `together` is tried)
+  bool one_by_one = false;    // puts of one batch begin in the order of ops, or it is `disorder` (else other manners of Unit are tried)
+  bool in_turns = false;      // of which this is the first, and with one_by_one the only one: chains go through a unit in turns (unit.hpp)
+  bool together_at_first = false;  // and this, too
   bool followed = false;      // every message all the way round, as if they went round by round, one by one (followed.hpp): times alone
   bool own_time = false;      // as followed, where units have no need to wait for messages (own_time.hpp): times alone
   bool swept = false;         // all units at once, every message, as if they went round by round (swept.hpp): times alone

@@ -2,23 +2,25 @@
 
 #include <algorithm>
 #include <bit>
+#include <numeric>
 #include <span>
 #include <utility>
 
 #include "exact.hpp"
+#include "order.hpp"
 
 namespace ccl_lab::sim {
 
-Unit::Unit(const RingsInput& in, const RingsOutput& out, bool together, std::int64_t period)
+Unit::Unit(const RingsInput& in, const RingsOutput& out, Manner manner, std::int64_t period, bool one_state)
     : in_(in), out_(out), per_slice_(in.steps * in.depth), period_(period > 0 ? period : in.stations * in.depth),
-      changes_(in.changes, static_cast<std::size_t>(in.all_links)), together_(together) {
+      changes_(in.changes, static_cast<std::size_t>(in.all_links)), together_(manner.together), together_at_first_(manner.together_at_first), one_state_(one_state) {
   most_slices_ = *std::max_element(in.slices.begin(), in.slices.end());
   rounds_ = most_slices_ * per_slice_;
   for (const auto ids : {in.memory, in.link_a, in.link_b})
     for (const std::int32_t id : ids) links_ = std::max<std::int64_t>(links_, id + 1);
   words_ = 3 * in.chains * in.stations + 5 * links_;
   ops_per_group_ = in.places();
-  states_.assign(static_cast<std::size_t>(in.units * words_), 0);
+  states_.assign(static_cast<std::size_t>((one_state ? 1 : in.units) * words_), 0);
   round_.assign(static_cast<std::size_t>(in.units), 0);
   posts_.resize(in.memory.size());
   for (std::size_t r = 0; r < posts_.size(); ++r)
@@ -29,11 +31,35 @@ Unit::Unit(const RingsInput& in, const RingsOutput& out, bool together, std::int
   last_.resize(static_cast<std::size_t>(words_));
   change_.resize(last_.size());
   change_before_.resize(last_.size());
+  if (manner.in_turns) {
+    find_turns();
+  } else {
+    turns_.emplace_back(static_cast<std::size_t>(in.chains));
+    std::iota(turns_[0].begin(), turns_[0].end(), 0);
+  }
+}
+
+// In which turns chains leave: of the puts of one batch to the next unit, as most units are.
+void Unit::find_turns() {
+  std::vector<std::int64_t> units(in_.memory.size() / static_cast<std::size_t>(in_.rows_of_unit()), 0), chains(static_cast<std::size_t>(in_.chains));
+  for (const std::int32_t kind : in_.kind_of) ++units[static_cast<std::size_t>(kind)];
+  const auto first = (std::ranges::max_element(units) - units.begin()) * in_.rows_of_unit();
+  const auto last = [&](std::int64_t chain) { return static_cast<std::size_t>((chain + 1) * in_.stations - 1); };
+  std::iota(chains.begin(), chains.end(), 0);
+  std::ranges::sort(chains, {}, [&](std::int64_t chain) { return in_.row[last(chain)]; });
+  Turns turns(static_cast<std::size_t>(links_));
+  for (const std::int64_t chain : chains) {
+    const std::size_t row = static_cast<std::size_t>(first) + last(chain);
+    const auto turn = static_cast<std::size_t>(turns.next(in_.link_a[row], in_.link_b[row]));
+    if (turn >= turns_.size()) turns_.resize(turn + 1);
+    turns_[turn].push_back(chain);
+  }
+  for (auto& each : turns_) std::ranges::sort(each);
 }
 
 void Unit::select(std::int64_t unit) {
   unit_ = unit;
-  state_ = states_.data() + unit * words_;
+  state_ = state_of(unit);
   stations_of_unit_ = reinterpret_cast<Station*>(state_);
   posts_of_unit_ = posts_.data() + in_.kind_row(unit);
   links_of_unit_ = reinterpret_cast<Served*>(state_ + 3 * in_.chains * in_.stations);
@@ -61,7 +87,9 @@ std::int64_t Unit::bytes_of(const At& at) const {
   const std::size_t first = slot(at.chain, at.slice) * static_cast<std::size_t>(in_.depth * in_.n_sizes);
   if (in_.depth == 1 && in_.n_sizes == 1) return in_.bytes[first];
   const std::int64_t i = (at.message + in_.depth) % in_.depth, step = (at.message + in_.depth) / in_.depth - 1;
-  const std::int64_t ring = in_.units * in_.stations, position = unit_ * in_.stations + at.station;
+  const std::int64_t ring = in_.units * in_.stations;
+  const bool backward = !in_.backward.empty() && in_.backward[static_cast<std::size_t>(at.chain)] != 0;
+  const std::int64_t position = (backward ? in_.units - 1 - unit_ : unit_) * in_.stations + at.station;
   const std::int64_t place = in_.n_sizes == 1 ? 0 : ((position - 1 - step) % ring + ring) % ring;
   return in_.bytes[first + static_cast<std::size_t>(i * in_.n_sizes + place)];
 }
@@ -305,6 +333,7 @@ void Unit::warm_up(std::vector<Stream>& sent) {
 
 RingsStatus Unit::begin(std::int64_t unit, std::vector<Stream>& sent) {
   select(unit);
+  if (one_state_) std::ranges::fill(states_, 0);
   for (std::int64_t c = 0; c < in_.chains; ++c) {
     for (std::int64_t i = 0; i < in_.stations; ++i) {
       const At here = at(c, i, 0, 0);
@@ -312,7 +341,9 @@ RingsStatus Unit::begin(std::int64_t unit, std::vector<Stream>& sent) {
       link(here.post->memory).free_ps = in_.memory_free_ps[kind_row(here)];
     }
   }
+  const bool later = std::exchange(together_, together_ || together_at_first_);
   warm_up(sent);
+  together_ = later;
   return status_;
 }
 
@@ -326,15 +357,17 @@ void Unit::begin_like(std::int64_t unit, std::int64_t other) {
 void Unit::round(std::vector<Stream>& sent) {
   const std::int64_t now = round_[static_cast<std::size_t>(unit_)];
   const std::int64_t slice = most_slices_ == 1 ? 0 : now / per_slice_, first = now - slice * per_slice_;
-  for (std::int64_t i = 0; i < in_.stations; ++i) {
-    if (i > 0 && decides(first + i * in_.depth - per_slice_) >= 0) break;  // only where stations > 1, and then there is one slice
-    for (std::int64_t c = 0; c < in_.chains; ++c) {
-      const auto chain = static_cast<std::size_t>(c);
-      if (slice >= in_.slices[chain]) continue;
-      const std::int64_t message = first + i * in_.depth;
-      handle(at(c, i, slice, message), i == 0 ? readers_[chain].next() : mail(c, i, message), sent);
+  for (const auto& chains : turns_) {
+    for (std::int64_t i = 0; i < in_.stations; ++i) {
+      if (i > 0 && decides(first + i * in_.depth - per_slice_) >= 0) break;  // only where stations > 1, and then there is one slice
+      for (const std::int64_t c : chains) {
+        const auto chain = static_cast<std::size_t>(c);
+        if (slice >= in_.slices[chain]) continue;
+        const std::int64_t message = first + i * in_.depth;
+        handle(at(c, i, slice, message), i == 0 ? readers_[chain].next() : mail(c, i, message), sent);
+      }
+      put_together(sent);
     }
-    put_together(sent);
   }
   ++evaluated;
   ++round_[static_cast<std::size_t>(unit_)];

@@ -53,11 +53,21 @@ class Choices {
   std::size_t used_ = 0;
 };
 
+// In which order a unit serves its chains, as far as the order of rounds and stations does not say (rings.hpp).
+struct Manner {
+  bool together = false;  // puts of one batch take turns before any of them begins, as where rings come to a rank by different ways
+  bool together_at_first = false;  // only of what is sent before a message comes in
+  bool in_turns = false;  // chains whose messages left the unit before in a later turn, of a NIC that they share, go through this one later
+};
+
 class Unit {
  public:
-  // together: puts of one batch take turns before any of them begins, as where rings come to a rank by different ways. period: rounds after
-  // which all may repeat, a multiple of the messages under way; 0: as many as those.
-  Unit(const RingsInput& in, const RingsOutput& out, bool together = false, std::int64_t period = 0);
+  // period: rounds after which all may repeat, a multiple of the messages under way; 0: as many as those. one_state: what a unit remembers
+  // is forgotten when another one begins.
+  Unit(const RingsInput& in, const RingsOutput& out, Manner manner = {}, std::int64_t period = 0, bool one_state = false);
+
+  // The chains that a unit serves in a round one station after the other, then the next ones.
+  [[nodiscard]] const std::vector<std::vector<std::int64_t>>& turns() const { return turns_; }
 
   // What can be done before a message comes in. `sent`: one stream per chain.
   RingsStatus begin(std::int64_t unit, std::vector<Stream>& sent);
@@ -72,7 +82,7 @@ class Unit {
   // What lasts from visit to visit: words of a unit's state, and its next round. For runs.hpp, which also wants to know what decided about a
   // visit, and which slices ended in it (places in the output, from that of the unit on).
   [[nodiscard]] std::size_t words() const { return static_cast<std::size_t>(words_); }
-  [[nodiscard]] std::int64_t* state_of(std::int64_t unit) { return states_.data() + unit * words_; }
+  [[nodiscard]] std::int64_t* state_of(std::int64_t unit) { return states_.data() + (one_state_ ? 0 : unit * words_); }
   [[nodiscard]] std::int64_t& round_of(std::int64_t unit) { return round_[static_cast<std::size_t>(unit)]; }
   [[nodiscard]] const std::vector<std::size_t>& ended() const { return ended_; }
   void note_in(Path* path) { path_ = path; }
@@ -87,6 +97,7 @@ class Unit {
     Post* post;
   };
 
+  void find_turns();
   void select(std::int64_t unit);
   [[nodiscard]] At at(std::int64_t chain, std::int64_t station, std::int64_t slice, std::int64_t message);
   void round(std::vector<Stream>& sent);
@@ -182,7 +193,8 @@ class Unit {
     Served *a, *b;
     std::int64_t batch, op, turn, served;  // served: turns that its links have given away before, one bit each
   };
-  bool together_;
+  bool together_, together_at_first_, one_state_;
+  std::vector<std::vector<std::int64_t>> turns_;
   std::vector<Put> puts_;      // of the batches that are being put together
   std::vector<Message> mail_;  // nothing is left in it after a round
   RingsStatus status_ = RingsStatus::ok;
