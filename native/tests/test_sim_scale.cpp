@@ -25,7 +25,8 @@ struct Ring {
   std::vector<std::int64_t> slices{1}, bytes{1000}, group{0}, begin;
   std::vector<std::int32_t> kind_of, memory, a, b;  // of each unit its own kind
   std::vector<std::int64_t> memory_rate, rate, latency, zeros, row, row_step, finish;
-  std::vector<std::uint8_t> ticks;
+  std::vector<std::uint8_t> ticks, backward;
+  bool swept = false;
 
   Ring(std::int64_t n, std::int64_t steps_, std::int64_t reducing_, std::int64_t chains_ = 1) : units(n), steps(steps_), reducing(reducing_), chains(chains_) {
     const auto rows = static_cast<std::size_t>(n * chains);
@@ -37,11 +38,21 @@ struct Ring {
     row_step.assign(row.size(), chains);
   }
 
+  // Two chains, the second one backwards, with links of their own but for the memory.
+  static Ring both_ways(std::int64_t n, std::int64_t steps, std::int64_t reducing) {
+    Ring ring(n, steps, reducing, 2);
+    for (std::size_t i = 1; i < ring.a.size(); i += 2) ring.a[i] = 3, ring.b[i] = 4;
+    ring.backward = {0, 1}, ring.slices = {1, 1}, ring.bytes = {1000, 1000}, ring.group = {0, 0};
+    ring.row = {0, 2 * n - 1}, ring.row_step = {1, -1};
+    return ring;
+  }
+
   RingsStatus run(bool jumps, RingsOutput* counts = nullptr, bool merged = false, bool followed = false, bool own_time = false) {
     finish.assign(zeros.size(), -1);
     RingsInput in;
     in.units = units, in.chains = chains, in.stations = 1, in.steps = steps, in.reducing = reducing, in.jumps = jumps, in.merged = merged;
     in.n_sizes = static_cast<std::int64_t>(bytes.size() / group.size()), in.followed = followed, in.own_time = own_time;
+    in.backward = backward, in.swept = swept;
     const std::vector<std::int64_t> zero_batches(begin.size());
     in.nominal_bytes = *std::max_element(bytes.begin(), bytes.end());
     in.slices = slices, in.bytes = bytes, in.group = group, in.memory = memory, in.link_a = a, in.link_b = b;
@@ -113,6 +124,34 @@ TEST(the_jump_changes_nothing) {
     CHECK(found == ring.finish);
     CHECK_EQ(with.rounds + with.jumped, without.rounds);
     CHECK_EQ(without.jumped, 0);
+  }
+}
+
+// Of many units side by side, and of fewer than go side by side; a longer message is not sooner than a shorter one.
+TEST(rings_both_ways_by_every_message) {
+  std::mt19937_64 random(2);
+  for (int round = 0; round < 60; ++round) {
+    const auto n = static_cast<std::int64_t>(round % 3 == 0 ? 3 + random() % 10 : 30 + random() % 600);
+    Ring ring = Ring::both_ways(n, 20 + static_cast<std::int64_t>(random() % 60), static_cast<std::int64_t>(random() % 40));
+    for (std::size_t i = 0; i < ring.rate.size(); ++i) {
+      if (random() % 3 == 0) ring.rate[i] = 1'000'000 + static_cast<std::int64_t>(random() % 4'000'000'000);
+      if (random() % 4 == 0) ring.latency[i] = static_cast<std::int64_t>(random() % 3'000'000);
+    }
+    for (std::size_t i = 0; i < ring.memory_rate.size(); i += 2)
+      if (random() % 5 == 0) ring.memory_rate[i] = ring.memory_rate[i + 1] = 1'000'000 + static_cast<std::int64_t>(random() % 4'000'000'000);
+    RingsOutput each, every;
+    CHECK(ring.run(false, &each) == RingsStatus::ok);
+    const std::vector<std::int64_t> found = ring.finish;
+    ring.swept = true;
+    CHECK(ring.run(false, &every) == RingsStatus::ok);
+    CHECK(found == ring.finish);
+    CHECK_EQ(every.rounds, n * ring.steps);
+    ring.bytes.assign(static_cast<std::size_t>(2 * n), 1000);
+    for (std::size_t i = 0; i < ring.bytes.size(); i += 1 + random() % 3) ring.bytes[i] = 1004;
+    CHECK(ring.run(false) == RingsStatus::ok);
+    for (std::size_t i = 0; i < found.size(); ++i) CHECK(ring.finish[i] >= found[i] && ring.finish[i] <= found[i] + found[i] / 100);
+    ring.bytes[0] = 5;
+    CHECK(ring.run(false) == RingsStatus::bad_input);
   }
 }
 
