@@ -19,7 +19,7 @@ namespace {
 
 constexpr double kMost = static_cast<double>(std::int64_t{1} << 52);
 // Of a chain, that a tile handles before the next one does, and visits of it, at least; and units of it for each of them.
-constexpr std::size_t kMessagesOfTile = 64, kVisitsOfTile = 16, kUnitsOfTile = 16;
+constexpr std::size_t kMessagesOfTile = 64, kVisitsOfTile = 16, kUnitsOfTile = 32;
 
 #define CCL_VISIT(name, ...) CCL_FOR_TARGETS(name, (const Rounds& at, const UnitsAbreast& of), (visit<__VA_ARGS__>(at, of)))
 CCL_VISIT(visit_all, kAbreast, false, false)
