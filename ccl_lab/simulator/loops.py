@@ -21,9 +21,9 @@ time (native/src/sim/own_time.hpp); or else all are evaluated, step by step. Lin
 
 **Both directions.** A ring that runs backwards sends to the unit before. Of one unit, or of two, that is the unit after as well: where
 all units are one of at most two kinds, rings in both directions are evaluated like those in one. Elsewhere all units go on together,
-unless rings in both directions meet in a NIC: those that are alike as one (native/src/sim/both_ways.hpp), or, where chunks differ or many
-units are unlike each other, every message (native/src/sim/both_ways_swept.hpp). The order of service does not depend on times, so there it
-is that of the same rings whose links are all alike.
+those that are alike as one (native/src/sim/both_ways.hpp), or, where chunks differ or many units are unlike each other, every message
+(native/src/sim/both_ways_swept.hpp; both_ways_meeting.hpp where rings in both directions meet in a NIC). The order of service does not
+depend on times, so there it is that of the same rings whose links are all alike.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ _MOST_EACH, _MOST_SWEPT = 2_000_000_000, 20_000_000_000
 # Of rings in both directions 0.2 µs; all of them, of all nodes at once, 1.1 ns each. Rounds of nodes that wait for one another in no
 # rhythm some 10 µs.
 _MOST_BOTH_WAYS, _MOST_BOTH_WAYS_SWEPT, _MOST_ROUNDS = 600_000_000, 200_000_000_000, 30_000_000
+_MOST_MEETING = 50_000_000_000  # where they meet in NICs, 2 to 6 ns each
 
 # Of rings in both directions one message in so many is timed by itself in the time that all of them take.
 _SWEPT_FOR_ONE = 180
@@ -77,7 +78,7 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
     slices, told_all = loops.slice_of.shape[1], every or sizes.shape[-1] > 1
     never = np.broadcast_to(np.int64(0), rows.shape)
     free = never if memory_free_ps is None else memory_free_ps
-    kinds, both_ways = rows.kinds(free), False
+    kinds, both_ways, meet = rows.kinds(free), False, False
     where = [np.where(np.isin(link, changes.link), link, -1) for link in (rows.a, rows.b)] if changes else []
     turn = turned_onto_itself([kinds.of, *(begin or ()), *where]) if merge and sizes.shape[-1] == 1 else units
 
@@ -87,7 +88,7 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
             "bytes": np.ascontiguousarray(sizes).ravel(), "one_by_one": one_by_one, "in_turns": in_turns, "merged": merged,
             "together_at_first": together_at_first, "timetable": loops.timetable, "followed": False, "own_time": False, "swept": False,
             "most_merged": allowed(_MOST_EACH), "most_both_ways": allowed(_MOST_BOTH_WAYS), "most_rounds": allowed(_MOST_ROUNDS),
-            "backward": rows.backward.astype(np.uint8)[: len(rows.backward) * both_ways]}  # fmt: skip
+            "backward": rows.backward.astype(np.uint8)[: len(rows.backward) * both_ways], **rows.far(meet)}  # fmt: skip
 
     def again(sizes: I64, free: I64, begin: tuple[I64, I64] | None, one_by_one: bool = False) -> tuple[I64, I64, I64, dict[str, int]]:
         return evaluate(rows, loops, rings, topology, sizes, nominal_bytes, alpha_ps, memory_free_ps=free, begin=begin, jumps=jumps,
@@ -95,13 +96,17 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
 
     def every_message() -> tuple[I64, I64, I64, dict[str, int]]:
         ordered = partial(evaluate, rows.without_times(), loops, rings, topology, np.ones_like(sizes[..., :1]), nominal_bytes, 0,
-                          one_by_one=True, together_at_first=True)  # fmt: skip
+                          one_by_one=True, together_at_first=not meet)  # fmt: skip
         return _both_ways_swept(ordered, told(units), rows.shape, slices, messages)
 
     messages = units * chains * stations * slices * loops.depth * loops.steps
     if both_ways := bool(rows.backward.any()) and (turn > 2 or told_all):
-        kinds = rows.kinds(free, both_ways)
-        return every_message() if told_all else _both_ways(told(units), rows.shape, slices, messages, None if one_by_one else every_message)
+        kinds, meet = rows.kinds(free, both_ways), rows.meet
+        if meet and one_by_one:
+            raise Inapplicable(_MEET)
+        if meet or told_all:
+            return every_message()
+        return _both_ways(told(units), rows.shape, slices, messages, None if one_by_one else every_message)
     if sizes.shape[-1] > 1:
         one = chains == stations == loops.depth == slices == 1 and not loops.copies
         found, simple = None, merge and not merged
@@ -205,13 +210,17 @@ def _both_ways_swept(ordered: Callable[..., Any], inputs: dict[str, Any], shape:
 
     ordered: raises Inapplicable unless links serve all chains side by side (False), or some after the others (True); no time matters to it.
     """
-    check_work(messages, _MOST_BOTH_WAYS_SWEPT, "messages of rings in both directions", 1.1e-9)
+    meet = len(inputs["far"]) > 0
+    most, each_s = (_MOST_MEETING, 4e-9) if meet else (_MOST_BOTH_WAYS_SWEPT, 1.1e-9)
+    check_work(messages, most, f"messages of rings in both directions{' that meet in NICs' * meet}", each_s)
     in_turns = False
     try:
         ordered(in_turns=in_turns)
     except Inapplicable:
         ordered(in_turns=(in_turns := True))
     status, rounds, jumped = _core.simulate_rings({**inputs, "swept": True, "in_turns": in_turns})
+    if meet and status == _BAD:
+        raise Inapplicable(_MEET)
     _check(status)
     ends = (inputs[name].reshape(*shape[:2], slices) for name in ("end_ps", "end_batch"))
     return (inputs["finish_ps"].reshape(shape), *ends, {"units": shape[0], "rounds": rounds, "jumped": jumped, "merged": 0})
@@ -285,6 +294,9 @@ def _each_by_itself(of: Callable[..., tuple[I64, I64, I64, dict[str, int]]], col
     last = end_ps[which[(np.arange(len(which)) - steps) % len(which)]]  # what is at a position after the last step
     return last.reshape(finish.shape), last.reshape(end.shape), batch, counts
 
+
+_MEET = ("rings in both directions meet in a NIC, which is timed without it where all nodes have the same links, every other one at least, "
+         "that do not change, and send a message of each ring at a time")  # fmt: skip
 
 _MORE = "; patience=10 allows ten times as many"
 

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import Inapplicable
 from ..ir import RingLoops
 from ..topo import Topology
 
@@ -99,8 +98,8 @@ class Rows:
         # Links between switches are on no path.
         ticks = np.broadcast_to(np.uint8(0), self.shape) if self._timetable else (self.a >= 3 * topology.n_ranks).astype(np.uint8)
         memory, link_a, link_b = self._local_links()
-        if both_ways:
-            link_b = self._received_apart(link_b, ticks > 0)
+        if both_ways:  # what backward rings use in the unit before is not what others use in the one after
+            link_b = np.where((ticks > 0) & self.backward[None, :, None], link_b + link_b.max() + 1, link_b)
         columns = [memory, link_a, link_b, _taken(topology.local_bytes_per_s, self.rank), _taken(links.bytes_per_s, self.a),
                    _taken(links.bytes_per_s, self.b), latency, ticks, late, ready, memory_free_ps]
         if self._timeless:
@@ -122,13 +121,20 @@ class Rows:
         dense = (np.cumsum(used) - 1).astype(np.int32)
         return tuple(np.broadcast_to(dense.take(ids), self.shape) for ids in some)
 
-    def _received_apart(self, link_b: npt.NDArray[Any], far: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
-        """Numbers of the second links within a unit: what backward rings use in the unit before is not what others use in the one after."""
-        back = self.backward[None, :, None]
-        if len(np.intersect1d(self.b[far & back], self.b[far & ~back])):
-            raise Inapplicable("rings in both directions meet in a NIC, which is timed without it where all nodes, or every other one, are "
-                               "alike: no NIC that they use may be slower, no rank late")
-        return np.where(far & back, link_b + link_b.max() + 1, link_b)
+    @property
+    def meet(self) -> bool:
+        """Whether rings in both directions are received by one NIC."""
+        far = self.b[:, :, -1]
+        return bool(np.intersect1d(far[:, self.backward], far[:, ~self.backward]).size)
+
+    def far(self, meet: bool) -> dict[str, npt.NDArray[np.int32]]:
+        """Links that receive what leaves a unit, [units * chains]; and which of its node's links those of the first unit are, [chains].
+
+        Nothing where rings do not `meet` in them."""
+        far = np.ascontiguousarray(self.b[: len(self.b) * meet, :, -1], np.int32)
+        if not meet:
+            return {"far": far.ravel(), "far_names": far.ravel()}
+        return {"far": far.ravel(), "far_names": np.ascontiguousarray(self._topology.link_in_node[far[0]], np.int32)}
 
 
 def _path(orders: I64, stations: int, topology: Topology, channel: I64) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:

@@ -36,7 +36,7 @@ std::tuple<int, std::int64_t, std::int64_t> simulate_rings(const nb::dict& colum
       .one_by_one = c.number("one_by_one") != 0, .in_turns = c.number("in_turns") != 0,
       .together_at_first = c.number("together_at_first") != 0, .followed = c.number("followed") != 0, .own_time = c.number("own_time") != 0, .swept = c.number("swept") != 0, .merged = c.number("merged") != 0,
       .timetable = c.number("timetable") != 0,
-      .backward = c.get<const std::uint8_t>("backward"),
+      .backward = c.get<const std::uint8_t>("backward"), .far = c.get<I32>("far"), .far_names = c.get<I32>("far_names"),
       .slices = c.get<I64>("slices"), .bytes = c.get<I64>("bytes"), .group = c.get<I64>("group"), .kind_of = c.get<I32>("kind_of"), .memory = c.get<I32>("memory"),
       .link_a = c.get<I32>("link_a"), .link_b = c.get<I32>("link_b"), .memory_bytes_per_s = c.get<I64>("memory_bytes_per_s"),
       .a_bytes_per_s = c.get<I64>("a_bytes_per_s"), .b_bytes_per_s = c.get<I64>("b_bytes_per_s"), .latency_ps = c.get<I64>("latency_ps"),

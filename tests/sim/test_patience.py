@@ -27,6 +27,7 @@ CASES: list[tuple[Any, str, dict[str, Any]]] = [
     (rails, "_MOST_PUTS", {"what": "all_to_all", "topology": "h100:nodes=6", "algorithm": "hierarchical", "late": {3: "1us"}}),
     (flow, "MOST_ORDERED", {"what": "all_reduce", "topology": "h100:nodes=6", "algorithm": "halving_doubling", "faults": [GONE]}),
     (loops, "_MOST_BOTH_WAYS_SWEPT", {"what": "all_reduce", "topology": "h100:nodes=6", "nbytes": 4004, "algorithm": "bidirectional_ring"}),
+    (loops, "_MOST_MEETING", {"what": "all_reduce", "topology": "h100:nodes=6", "nbytes": 2**26, "algorithm": "bidirectional_ring"}),
     (outlined, "_MOST_FLOW", {"what": "all_gather", "topology": "h100:nodes=6", "algorithm": "bruck"}),
 ]  # fmt: skip
 
@@ -90,5 +91,5 @@ def test_on_the_command_line_and_in_grids(monkeypatch: pytest.MonkeyPatch, capsy
 
 def test_patience_is_not_offered_where_it_is_no_help() -> None:
     with pytest.raises(Inapplicable, match="rings in both directions meet in a NIC") as refused:
-        simulate("all_reduce", "h100:nodes=6", 2**26 + 4, algorithm="bidirectional_ring", result="summary")
+        simulate("all_reduce", "h100:nodes=5", 2**26 + 4, algorithm="bidirectional_ring", result="summary")
     assert "patience" not in str(refused.value)

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "both_ways.hpp"
+#include "both_ways_meeting.hpp"
 #include "both_ways_swept.hpp"
 #include "changes.hpp"
 #include "followed.hpp"
@@ -32,6 +33,7 @@ bool good(const RingsInput& in) {
   const std::int64_t most = *std::max_element(in.slices.begin(), in.slices.end());
   if (most > 1 && (in.stations > 1 || in.begin_ps.empty())) return false;
   if (in.timetable && !in.backward.empty()) return false;
+  if (!in.far.empty() && !(in.swept && fits_both_ways_swept(in) && fits_both_ways_meeting(in))) return false;
   if (in.n_sizes != 1 && in.n_sizes != in.units * in.stations) return false;
   const auto each = static_cast<std::size_t>(in.chains * in.stations), kinds = in.memory.size() / each;
   const auto slots = static_cast<std::size_t>(in.chains * most);
@@ -198,6 +200,7 @@ RingsStatus simulate_rings(const RingsInput& in, RingsOutput& out) noexcept try 
   if (!good(in) || out.finish_ps.size() != static_cast<std::size_t>(in.units * in.rows_of_unit())) return RingsStatus::bad_input;
   if (in.followed) return followed_rings(in, out);
   if (in.own_time) return own_time_rings(in, out);
+  if (in.swept && !in.far.empty()) return both_ways_meeting(in, out);
   if (in.swept) return in.backward.empty() ? swept_rings(in, out) : both_ways_swept(in, out);
   if (in.merged) return merged_rings(in, out);
   return in_some_manner(in, out, [](const RingsInput& rings, RingsOutput& found, Manner manner) {

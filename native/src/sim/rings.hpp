@@ -67,6 +67,9 @@ struct RingsInput {
   bool timetable = false;     // message m comes to a unit at tick m + 1, on every chain, and transfers take no ticks (ccl_lab/ir/loops.py)
 
   std::span<const std::uint8_t> backward;  // [chains] that send to the unit before; empty: none does, or all units are alike (both_ways.hpp)
+  // Where rings meet in a NIC (both_ways_meeting.hpp): [units][chains] the link that receives what a chain sends out of a unit, and [chains] which of its
+  // node's links that is.
+  std::span<const std::int32_t> far, far_names;
   std::span<const std::int64_t> slices;   // [chains] how often the steps are repeated; 1 where stations > 1
   std::span<const std::int64_t> bytes;    // [chains][most slices][depth][n_sizes] of a message that is at position p after step s: p - 1 - s
   std::span<const std::int64_t> group;    // [chains][most slices] place of the slice in the order of ops

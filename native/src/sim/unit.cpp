@@ -47,10 +47,12 @@ void Unit::find_turns() {
   const auto last = [&](std::int64_t chain) { return static_cast<std::size_t>((chain + 1) * in_.stations - 1); };
   std::iota(chains.begin(), chains.end(), 0);
   std::ranges::sort(chains, {}, [&](std::int64_t chain) { return in_.row[last(chain)]; });
-  Turns turns(static_cast<std::size_t>(links_));
+  const auto& names = in_.far_names;
+  Turns turns(static_cast<std::size_t>(links_ + (names.empty() ? 0 : 1 + *std::ranges::max_element(names))));
   for (const std::int64_t chain : chains) {
-    const std::size_t row = static_cast<std::size_t>(first) + last(chain);
-    const auto turn = static_cast<std::size_t>(turns.next(in_.link_a[row], in_.link_b[row]));
+    const std::size_t row = static_cast<std::size_t>(names.empty() ? first : in_.kind_row(0)) + last(chain);
+    const auto b = names.empty() ? in_.link_b[row] : static_cast<std::int32_t>(links_) + names[static_cast<std::size_t>(chain)];
+    const auto turn = static_cast<std::size_t>(turns.next(in_.link_a[row], b));
     if (turn >= turns_.size()) turns_.resize(turn + 1);
     turns_[turn].push_back(chain);
   }
