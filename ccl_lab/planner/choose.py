@@ -41,7 +41,8 @@ MOST_IN_TREES = 512
 # Algorithms in which a rank has an op or more for every other rank, however few the steps.
 PER_PEER = ("direct", "paired", "recursive_doubling", "recursive_halving")
 
-# Rings that are evaluated as such only where nodes are alike: who asks for them by name is told, `auto` does not try.
+# Rings of which every message may have to be timed, in minutes, unless nodes are alike: who asks for them by name waits, `auto` does not
+# try.
 BOTH_WAYS = ("bidirectional_ring",)
 
 # Lanes over the NICs that are left are planned kind by kind of node: among more ranks than that only around so many that are not as most.

@@ -88,7 +88,7 @@ class Meeting {
         stations_(static_cast<std::size_t>(in.stations)), rows_(chains_ * stations_) {}
 
   [[nodiscard]] bool fits() {
-    if (stations_ * chains_ == 0 || in_.copies || in_.depth != 1 || !in_.changes.link.empty()) return false;
+    if (in_.copies || in_.depth != 1 || !in_.changes.link.empty()) return false;
     const auto [least, most] = std::ranges::minmax(in_.bytes);
     bytes_ = least;
     more_ = most - least;
@@ -136,7 +136,7 @@ class Meeting {
   struct Units {
     std::vector<Column> clock, left, links, sent;  // by row; by link of a unit; by chain and round under way
     std::vector<Takes> takes;                      // by row
-    std::vector<std::vector<std::size_t>> others;  // by chain: the links to which the same NIC listens that it sends to, of the unit beyond it
+    std::vector<std::vector<std::size_t>> others;  // by chain: second links of the unit beyond, which are the NIC that it sends to
     std::vector<std::vector<double>> message, longer;  // by chain: under way through the unit, and which are longer ones
   };
 
@@ -180,7 +180,7 @@ class Meeting {
   [[nodiscard]] std::size_t link_of(std::span<const std::int32_t> ids, std::size_t p, std::size_t r) const {
     return static_cast<std::size_t>(ids[static_cast<std::size_t>(row(p)) + r]);
   }
-  // How many units of a column on the one is that sends to the same unit as a chain's does, from the other side.
+  // How many units further on in a column the one is that sends to the same unit as a chain's does, from the other side.
   [[nodiscard]] std::ptrdiff_t beyond(std::size_t c) const {
     const auto on = static_cast<std::ptrdiff_t>(2 / stride_);
     return backward(c) ? -on : on;
@@ -238,14 +238,14 @@ class Meeting {
     return columns_[p].sent[c * stations_ + static_cast<std::size_t>(round) % stations_];
   }
 
-  // Of the messages with which stations begin a round; -1: of those that they send at first, station 0 that of its own place.
-  void find_longer(std::size_t c, std::int64_t round, std::size_t station = 0) {
+  // Which messages are longer ones: those that a station handles after so many steps (-1: that it sends at first), or, of a round, all stations.
+  void find_longer(std::size_t c, std::int64_t step, std::size_t station = 0) {
     if (more_ == 0) return;
     const auto ring = static_cast<std::int64_t>(units_ * stations_);
     for (std::size_t p = 0; p < stride_; ++p)
       for (std::size_t i = 0; i < count_; ++i) {
         const std::size_t at = backward(c) ? units_ - 1 - unit(p, i) : unit(p, i);
-        const auto place = (static_cast<std::int64_t>(at * stations_ + station) - 1 - round) % ring;
+        const auto place = (static_cast<std::int64_t>(at * stations_ + station) - 1 - step) % ring;
         const auto of = static_cast<std::size_t>(place < 0 ? place + ring : place) % static_cast<std::size_t>(in_.n_sizes);
         columns_[p].longer[c][i] = in_.bytes[c * static_cast<std::size_t>(in_.n_sizes) + of] != bytes_;
       }
