@@ -87,7 +87,7 @@ export function packed(r: number, g: number, b: number): number {
 }
 
 /** Black or white, whichever reads on this colour. */
-export function inkOn(color: string): string {
-  const [r, g, b] = parseHex(color);
+export function inkOn(color: string | [number, number, number]): string {
+  const [r, g, b] = typeof color === "string" ? parseHex(color) : color;
   return 0.299 * r + 0.587 * g + 0.114 * b > 140 ? "#1a1a1a" : "#ffffff";
 }

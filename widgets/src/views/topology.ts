@@ -5,7 +5,7 @@
 // Invariant: a state is said by icon and word, never by colour alone.
 import { h, s, download } from "../draw/dom";
 import * as fmt from "../draw/format";
-import { viridisCss } from "../draw/palette";
+import { inkOn, viridis, viridisCss } from "../draw/palette";
 import { Theme, readTheme, watchTheme } from "../draw/theme";
 import { Link } from "../model/link";
 import { Nic, gbits, nicsOf } from "../model/rates";
@@ -21,6 +21,18 @@ const RANK_H = 26;
 const PAD = 14;
 const CARD_H = 158;
 const LIVE_NS = 250e6;
+
+/** What a NIC sends or receives: the bar, what cuts the number on it, and the number on the empty part and on the bar. */
+interface Bar {
+  dir: "tx" | "rx";
+  fill: SVGElement;
+  clip: SVGElement;
+  text: SVGElement;
+  over: SVGElement;
+}
+
+// Names in a page are shared by all its views.
+let barsMade = 0;
 
 // Icons of states that Python did not tell.
 const ICONS: Record<string, string> = { up: "●", down: "✕", slow: "▼", suspect: "?" };
@@ -189,9 +201,14 @@ export class TopologyView {
     const bars = (["tx", "rx"] as const).map((dir, k) => {
       const by = y + 19 + k * 15;
       const fill = s("rect", { x: x - w / 2 + 5, y: by, width: 0, height: 12, rx: 2 });
-      const text = s("text", { x: x - w / 2 + 9, y: by + 9.3, "font-size": 9.5, fill: theme.ink, stroke: theme.raised, "stroke-width": 2.5, "paint-order": "stroke" });
-      group.append(s("rect", { x: x - w / 2 + 5, y: by, width: w - 10, height: 12, rx: 2, fill: theme.raised }), fill, text);
-      return { dir, fill, text };
+      // The number is written twice: in ink on the empty part, and, as far as the bar goes, in what reads on the bar.
+      const at = { x: x - w / 2 + 9, y: by + 9.3, "font-size": 9.5 };
+      const text = s("text", { ...at, fill: theme.ink });
+      const id = `ccl-bar-${++barsMade}`;
+      const clip = s("rect", { x: x - w / 2 + 5, y: by, width: 0, height: 12 });
+      const over = s("text", { ...at, "clip-path": `url(#${id})`, "aria-hidden": "true" });
+      group.append(s("rect", { x: x - w / 2 + 5, y: by, width: w - 10, height: 12, rx: 2, fill: theme.raised }), text, fill, s("clipPath", { id }, clip), over);
+      return { dir, fill, text, clip, over };
     });
     group.append(tag);
     card.append(group);
@@ -205,7 +222,7 @@ export class TopologyView {
     return s("g", { visibility: "hidden" }, s("rect", { x: x - w / 2, y: y - 2, width: w, height: 14, rx: 4, fill: this.bad() }), text);
   }
 
-  private updateNic(group: SVGElement, state: SVGElement, tag: SVGElement, edge: SVGElement, bars: { dir: "tx" | "rx"; fill: SVGElement; text: SVGElement }[], node: number, nic: number, width: number): void {
+  private updateNic(group: SVGElement, state: SVGElement, tag: SVGElement, edge: SVGElement, bars: Bar[], node: number, nic: number, width: number): void {
     const at = this.nics[node * this.topology.nics_per_node + nic];
     const look = this.lookOf(node, nic);
     const { word } = look;
@@ -219,10 +236,11 @@ export class TopologyView {
     for (const bar of bars) {
       const value = at && b > a ? gbits(at[bar.dir], a, b) : 0;
       const share = Math.min(1, value / rate);
-      bar.fill.setAttribute("width", String(share * width));
+      for (const part of [bar.fill, bar.clip]) part.setAttribute("width", String(share * width));
       bar.fill.setAttribute("fill", viridisCss(share));
+      bar.over.setAttribute("fill", inkOn(viridis(share)));
       const number = value.toFixed(value >= 100 ? 0 : rate < 1 ? 2 : 1);
-      bar.text.textContent = `${bar.dir === "tx" ? "↑" : "↓"} ${this.store ? number : "–"}`;
+      bar.over.textContent = bar.text.textContent = `${bar.dir === "tx" ? "↑" : "↓"} ${this.store ? number : "–"}`;
     }
     group.setAttribute("aria-label", `node ${node} NIC ${nic}, ${word}, ${bars.map((bar) => bar.text.textContent).join(" ")} Gb/s`);
   }
