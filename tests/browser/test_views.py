@@ -207,6 +207,22 @@ def test_heatmap_rates_are_bytes_over_time(page) -> None:
     assert shown == pytest.approx(expected, rel=0.02)
 
 
+def test_numbers_on_the_bars_of_nics_are_cut_where_the_bars_end(page) -> None:
+    """In one ink on the bar, in another one beyond it; the bar is as long as its share of the rate."""
+    Host(page, widgets.topology(fake.topology(), trace=fake.ring()))
+    page.wait_for_selector(".ccl-view [clip-path]", state="attached")
+    page.wait_for_timeout(300)
+    bars = page.evaluate("""() => [...document.querySelectorAll('.ccl-view [clip-path]')].map((over) => {
+        const clip = document.querySelector(over.getAttribute('clip-path').slice(4, -1)).firstChild;
+        const fill = over.previousSibling.previousSibling, text = fill.previousSibling;
+        return [over.textContent, text.textContent, clip.getAttribute('width'), fill.getAttribute('width'), over.getAttribute('fill'),
+                text.getAttribute('fill')];
+    })""")
+    assert len(bars) == 16 and any(float(width) > 0 for _, _, width, *_ in bars)
+    for over, text, clip, fill, ink, plain in bars:
+        assert over == text and clip == fill and ink in ("#1a1a1a", "#ffffff") and plain != "#ffffff"
+
+
 def test_topology_clicks_select_act_and_say_the_state_in_words(page) -> None:
     trace, topology = fake.ring(), fake.topology()
     view = widgets.topology(topology, trace=trace, faults={(1, 2): "down"})
