@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import pytest
 
-from . import rig, shares
+from . import notebooks, rig, shares
 
 
 class ExpectedSkip(NamedTuple):
@@ -85,6 +85,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     shares.draw(config.getoption("--draws"))
+    notebooks.look_often()
 
 
 def read_expected(path: Path) -> list[ExpectedSkip]:
