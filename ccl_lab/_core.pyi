@@ -133,6 +133,7 @@ def serve_fabrics(columns: dict[str, object]) -> int: ...                       
 class Flow:                         # flow.hpp: ops timed as they are told
     def __init__(self, columns: dict[str, object]) -> None: ...
     def run(self, kind: int, rank: np.ndarray, channel: np.ndarray, peer: np.ndarray, sig_channel: np.ndarray, value: np.ndarray, chunk: np.ndarray, n_chunks: np.ndarray, sources: int, ready_ps: np.ndarray, tier_ps: np.ndarray, step: np.ndarray, times: np.ndarray) -> int: ...  # i32, one row an op; ready_ps, tier_ps i64 and times i32 may be empty
+    def close(self, rank: np.ndarray, channel: np.ndarray) -> int: ...   # i32: nothing more is told of these
     def finish(self, finish_ps: np.ndarray) -> int: ...                  # all is told: raises finish_ps to the end of each rank
     ops: int
 

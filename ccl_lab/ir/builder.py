@@ -181,6 +181,9 @@ class Builder:
         """As `repeat`, where a round is several calls; where some of them are of fewer rows, rows are ranks 0, 1, …, channel by channel."""
         one_by_one(times, emit)
 
+    def ends(self, rank: Ints, channel: Ints) -> None:
+        """Nothing more is told of these channels of ranks: whoever times ops as they are told waits for all that may still come."""
+
     def compute(
         self,
         *,

@@ -11,8 +11,10 @@ of shares (all_reduce_resilient, all_reduce_recursive, all_reduce_optcc). Invari
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
+from heapq import merge
+from itertools import accumulate, chain
 from typing import NamedTuple
 
 import numpy as np
@@ -284,12 +286,43 @@ def build(problem: Problem, name: str, shares: Shares, most_waves: int = MOST_WA
     if timed:
         _timetable(frame, ring, meetings[0], depth)
     _inside(frame, ring, meetings, depth)
-    for index in range(depth.passes if ring else 0):
-        ring.run(index)
+    for role, times in ([(ring.role, depth.passes)] if ring else []) + [(meeting.meet, depth.waves) for meeting in meetings]:
+        frame.expect(role.rank.ravel(), times)
+    if frame.b.early_waits:
+        frame.arrive()
+        _end(frame, ring, meetings)
+    several = len(meetings) > 1
+    around = chain.from_iterable(ring.hops(index) for index in range(depth.passes)) if ring else ()
+    for _ in merge(accumulate(around), *(_apart(frame, meetings, found) if several else ())):  # as they happen
+        pass
     for meeting in meetings:
-        meeting.blocks()
-    frame.arrive()
+        meeting.blocks(apart_too=not several)
+    if not frame.b.early_waits:
+        frame.arrive()
     return frame.b
+
+
+def _apart(frame: Frame, meetings: list[Meeting], found: Allocation) -> list[Iterator[float]]:
+    """Reduce-scatters on lanes of members, hop by hop, each lane's: about how many parts their NIC carried since they began."""
+    lanes = [place for each in found.apart if each for place in zip(each.channel.tolist(), each.nic[:, 0].tolist(), strict=True)]
+
+    def hops(channel: int, sharing: int) -> Iterator[float]:
+        for meeting in meetings:
+            yield from (sharing * parts for parts in meeting.hops(range(meeting.waves), apart=True, channel=channel))
+        ranks = [meeting.rs_rank[meeting.rs_channel == channel].ravel() for meeting in meetings]
+        frame.b.ends(np.concatenate(ranks), channel)
+
+    return [accumulate(hops(channel, sum(other == nic for _, other in lanes))) for channel, nic in lanes]
+
+
+def _end(frame: Frame, ring: Ring | None, meetings: list[Meeting]) -> None:
+    """Channels of ranks on which nothing crosses: most of them only number signals."""
+    used = np.zeros((frame.topology.n_ranks, frame.b.channels), bool)
+    for role in ([ring.role] if ring else []) + [meeting.meet for meeting in meetings]:
+        used[role.rank, role.channel[:, None]] = True
+    for meeting in meetings:
+        used[meeting.rs_rank, meeting.rs_channel[..., None]] = True
+    frame.b.ends(*np.nonzero(~used))
 
 
 def _timetable(frame: Frame, ring: Ring | None, meeting: Meeting, depth: Depth) -> None:

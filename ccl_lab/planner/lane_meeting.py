@@ -14,6 +14,7 @@ Sources: R2CCL, arXiv 2512.25059 (stage 2); OptCC, arXiv 2606.01680 (sections, s
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -172,13 +173,14 @@ class Meeting:
 
     # -- reduce-scatter among members
 
-    def _passes(self, waves: range, apart: bool) -> list[tuple[I64, I64]]:
-        """(wave, slice) of the units on lanes of their own, or on the slice's: in pass k each channel has its k-th one."""
+    def _passes(self, waves: range, apart: bool, only: int = -1) -> list[tuple[I64, I64]]:
+        """(wave, slice) of the units on lanes of their own, or on the slice's: in pass k each channel has its k-th one. only: a channel."""
         found: list[list[tuple[int, int]]] = []
         seen: dict[int, int] = {}
         for wave in waves:
             channel = self.rs_channel[:, wave]
-            for row in np.flatnonzero((channel != self.meet.channel) == apart).tolist() if wave != self.early else []:
+            there = ((channel != self.meet.channel) == apart) & ((only < 0) | (channel == only))
+            for row in np.flatnonzero(there).tolist() if wave != self.early else []:
                 turn = seen[int(channel[row])] = seen.get(int(channel[row]), -1) + 1
                 found += [[] for _ in range(turn + 1 - len(found))]
                 found[turn].append((wave, row))
@@ -187,7 +189,12 @@ class Meeting:
 
     def reduce_scatters(self, waves: range, apart: bool, begin: int = 0) -> None:
         """The section of position p ends at p, and goes to the rank that meets; a pass begins while the one before it ends."""
-        passes, hops, b = self._passes(waves, apart), self.members - 1, self.frame.b
+        for _ in self.hops(waves, apart, begin):
+            pass
+
+    def hops(self, waves: range, apart: bool, begin: int = 0, channel: int = -1) -> Iterator[float]:
+        """`reduce_scatters`, hop by hop: about how many parts a lane carried in each. channel: those on one lane alone."""
+        passes, hops, b = self._passes(waves, apart, channel), self.members - 1, self.frame.b
         for i in range(self.depth if passes else 0):
             b.step = self._hop_at(begin, 0, 0, i)
             self._first_hop(*passes[0], i)
@@ -202,6 +209,7 @@ class Meeting:
                         self._pass_on(at, unit, p, hop + 1, i)
                     elif turn + 1 < len(passes):
                         self._first_hop(*passes[turn + 1], i)
+                yield float(np.diff(self.starts[:, [0, self.depth]]).mean())
             if not hops and turn + 1 < len(passes):
                 self._first_hop(*passes[turn + 1], 0)
             lo, hi = self._section(at, unit, p)
@@ -244,11 +252,12 @@ class Meeting:
 
     # -- blocks of rounds
 
-    def blocks(self) -> None:
-        """All blocks; a reduce-scatter on the slice's own lane comes between blocks, two of them ahead."""
+    def blocks(self, apart_too: bool = True) -> None:
+        """All blocks; a reduce-scatter on the slice's own lane comes between blocks, two of them ahead. apart_too: others come first."""
         kinds = [slices for slices in (np.flatnonzero(~self.through), np.flatnonzero(self.through)) if len(slices)]
         turns, last = len(self.rounds), self.waves + (2 if self.through.any() else 1)
-        self.reduce_scatters(range(self.waves), apart=True)
+        if apart_too:
+            self.reduce_scatters(range(self.waves), apart=True)
         self.reduce_scatters(range(min(2, self.waves)), apart=False, begin=self.begin)
         for block in range(last):
             # The first round is on its way before the last one is through, unless a reduce-scatter has its place between them.

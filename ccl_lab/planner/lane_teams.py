@@ -122,10 +122,13 @@ class Frame:
         for rows, mate in self._mates(rank):
             done = self.b.output[lo[rows] : hi[rows]]
             self.b.put(rank=rank[rows], peer=mate, src=done, dst=done, channel=channel[rows], sig_channel=self.gather_id)
-            self.arrivals.append((mate, rank[rows]))
+
+    def expect(self, rank: I64, times: int) -> None:
+        """Each `rank` hands something round so many times."""
+        self.arrivals += [(mate, rank[rows]) for rows, mate in self._mates(rank)] * times
 
     def arrive(self) -> None:
-        """Every rank waits for all that was handed to it."""
+        """Every rank waits for all that is handed to it."""
         if self.arrivals:
             pairs = np.concatenate([np.stack(pair, axis=1) for pair in self.arrivals])
             pairs, count = np.unique(pairs, axis=0, return_counts=True)
@@ -184,6 +187,11 @@ class Ring:
 
     def run(self, wave: int) -> None:
         """One pass: what arrived at a step goes on at the next; then the result goes round the node."""
+        for _ in self.hops(wave):
+            pass
+
+    def hops(self, wave: int) -> Iterator[float]:
+        """`run`, step by step: about how many parts a lane carried in each."""
         frame, b, n = self.frame, self.frame.b, self.nodes
         rank, lo, hi, at = self._rows(wave)
         channel, node = self.role.channel[at], np.tile(np.arange(n), len(self.starts))
@@ -209,4 +217,5 @@ class Ring:
                 if step < 2 * n - 3:
                     b.step = b.step if self.tick else self.at(wave, step + 1)
                     b.put(rank=rank, peer=ahead, src=done, dst=frame.landing(*arrived) if step + 1 < n - 1 else done, channel=channel)
+            yield float(np.diff(self.starts[:, [0, self.depth]]).mean())
         frame.hand_round(rank, lo, hi, channel)

@@ -22,19 +22,19 @@ from ..ir.builder import Ints
 from ..topo import Topology
 from .changes import NONE, Changes
 from .columns import too_long
-from .patience import check_work
+from .patience import allowed, check_work
 
 I64 = npt.NDArray[np.int64]
 I32 = npt.NDArray[np.int32]
 
-_OK, _DISORDER, _OVERFLOW, _BAD_OP, _TOO_EARLY, _UNSUPPORTED, _TOO_MANY, _DEADLOCK = range(8)
+_OK, _DISORDER, _OVERFLOW, _BAD_OP, _TOO_EARLY, _UNSUPPORTED, _TOO_MANY, _DEADLOCK, _CLOSED = range(9)
 _WHY = {
     _DISORDER: "a link would be served in another order than the one in which ops are written",
     _BAD_OP: "an op has a rank, peer or channel out of range",
     _TOO_EARLY: "a wait is written before its signal, or long after it",
     _UNSUPPORTED: "it has ops that are evaluated with the whole schedule only",
-    _TOO_MANY: "more than 6 million ops wait for others at one time",
     _DEADLOCK: "some ops wait for ever",
+    _CLOSED: "it has ops of channels that it said to be done",
 }
 
 
@@ -56,7 +56,7 @@ class _Timer(Builder):
         self._times, self._singly = np.zeros(0, np.int32), links["singly"]
         self._flow = _core.Flow({**links, "ranks": self.n_ranks, "channels": self.channels, "nodes": topology.n_nodes,
                                  "nics": topology.nics_per_node, "nic": nic.ravel(), "count": count, "parts": self.parts,
-                                 "timetable": int(self.timetable)})  # fmt: skip
+                                 "timetable": int(self.timetable), "most_waiting": min(allowed(_MOST_WAITING), _MOST_KEPT)})  # fmt: skip
 
     def repeat(self, times: I64, emit: Callable[[I64, int], None]) -> None:
         """One of them is told, and how often it comes; all are where ranks have several channels, or others meet them on a link."""
@@ -69,6 +69,10 @@ class _Timer(Builder):
         self._times = np.ascontiguousarray(times[rows], np.int32)
         emit(rows, 0)
         self._times = np.zeros(0, np.int32)
+
+    def ends(self, rank: Ints, channel: Ints) -> None:
+        ranks, channels = np.broadcast_arrays(np.atleast_1d(np.asarray(rank, np.int32)), np.asarray(channel, np.int32))
+        self._check(self._flow.close(np.ascontiguousarray(ranks.ravel()), np.ascontiguousarray(channels.ravel())))
 
     def _emit(self, kind: Kind, rank: Ints, channel: Ints, *, peer: Ints = -1, sig_channel: Ints = -1, value: Ints = 0,
               dst: Ref | None = None, srcs: Sequence[Ref] = (), arg: Ints = 0, n_chunks: Ints = 0) -> None:  # fmt: skip
@@ -90,6 +94,9 @@ class _Timer(Builder):
         if status == _OVERFLOW:
             raise too_long()
         self.unordered = status in (_DISORDER, _TOO_EARLY)
+        if status == _TOO_MANY:
+            raise Inapplicable(f"more than {allowed(_MOST_WAITING):,} ops, of 40 bytes each, wait for others at one time (patience=2 "
+                               "allows twice as many)")  # fmt: skip
         if status != _OK:
             raise Inapplicable(_WHY[status])
 
@@ -113,8 +120,9 @@ class _Timer(Builder):
 
 # Of one step, where what comes several times is told each time.
 _MOST_SINGLY = 200_000_000
-# Ops that are put in order take 0.2 to 0.4 us each.
+# Ops that are put in order take 0.2 to 0.4 us each, and 40 bytes as long as they wait: no more of them than numbers of 32 bits tell apart.
 MOST_ORDERED = 30_000_000
+_MOST_WAITING, _MOST_KEPT = 6_000_000, 2**31 - 1
 
 
 def flow_finish(outline: Outline, topology: Topology, count: int, itemsize: int, late_ps: I64,

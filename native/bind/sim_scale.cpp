@@ -95,12 +95,14 @@ HeldFlow* make_flow(const nb::dict& columns) {
       .ranks = c.number("ranks"), .channels = c.number("channels"), .nodes = c.number("nodes"), .nics = c.number("nics"),
       .node_of = c.get<I32>("node_of"), .nic = c.get<const std::uint16_t>("nic"), .bytes_per_s = c.get<I64>("bytes_per_s"),
       .latency_ps = c.get<I64>("latency_ps"), .late_ps = c.get<I64>("late_ps"), .alpha_ps = c.number("alpha_ps"), .count = c.number("count"),
-      .parts = c.number("parts"), .itemsize = c.number("itemsize"), .timetable = c.number("timetable") != 0, .changes = c.changes()};
+      .parts = c.number("parts"), .itemsize = c.number("itemsize"), .timetable = c.number("timetable") != 0, .changes = c.changes(),
+      .most_waiting = c.number("most_waiting")};
   const auto ranks = static_cast<std::size_t>(links.ranks), lanes = ranks * static_cast<std::size_t>(links.channels);
   const auto below = [](std::int64_t end) { return [end](std::int64_t v) { return v >= 0 && v < end; }; };
   const auto nics = static_cast<std::size_t>(links.nodes * links.nics);
   if (links.node_of.size() != ranks || links.late_ps.size() != ranks ||
       links.nic.size() != (links.nodes > 1 ? lanes : 0) ||
+      links.most_waiting < 0 || links.most_waiting > std::numeric_limits<std::int32_t>::max() ||
       links.latency_ps.size() != links.bytes_per_s.size() || links.bytes_per_s.size() < 3 * ranks + 2 * nics || links.parts < 1 ||
       !std::ranges::all_of(links.node_of, below(links.nodes)) || !std::ranges::all_of(links.nic, below(links.nics)) ||
       !ccl_lab::sim::Changes::good(links.changes, links.bytes_per_s.size()))
@@ -143,6 +145,9 @@ void bind_sim_scale(nb::module_& m) {
            nb::arg("value"), nb::arg("chunk"), nb::arg("n_chunks"), nb::arg("sources"), nb::arg("ready_ps"), nb::arg("tier_ps"),
            nb::arg("step"), nb::arg("times"),
            "Ops of one kind, one a row; returns the status.")
+      .def("close", [](HeldFlow& held, const Column<const std::int32_t>& rank, const Column<const std::int32_t>& channel) {
+        return static_cast<int>(held.flow.close({rank.data(), rank.shape(0)}, {channel.data(), channel.shape(0)}));
+      }, nb::arg("rank"), nb::arg("channel"), "Nothing more is told of these channels; returns the status.")
       .def("finish", [](HeldFlow& held, const Column<std::int64_t>& finish_ps) {
         const ccl_lab::Unlocked unlocked;
         return static_cast<int>(held.flow.finish({finish_ps.data(), finish_ps.shape(0)}));

@@ -26,7 +26,8 @@ Flow::Flow(const FlowLinks& links, bool ordered)
   part_ticks_ = links.timetable ? 0 : (links.count + links.parts - 1) / links.parts * links.itemsize;
   if (ordered) {
     lines_.resize(channels_.size());
-    told_.reserve(kMostTold);  // memory is taken as it is used; grown by halves it would be there twice
+    // Memory is taken as it is used; grown by halves, as beyond this, it would be there twice.
+    told_.reserve(static_cast<std::size_t>(std::min(links.most_waiting, FlowLinks{}.most_waiting)));
   }
   find_shared();
 }

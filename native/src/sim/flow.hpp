@@ -32,6 +32,7 @@ enum class FlowStatus : std::uint8_t {
   unsupported = 5,  // a kind of op that is not evaluated this way
   too_many = 6,     // more ops wait for others than are kept
   deadlock = 7,     // all is told, and some ops can never run
+  closed = 8,       // an op of a channel of which nothing more was to be told
 };
 
 // Columns of a group of ops of one kind, one row each; of a row that has no peer, signal or bytes the value is not read.
@@ -58,6 +59,7 @@ struct FlowLinks {
   std::int64_t count = 0, parts = 1, itemsize = 1;          // elements of a block, and what it is cut in (ccl_lab/ir/layout.py)
   bool timetable = false;  // such schedules have no flushes
   ChangeColumns changes = {};
+  std::int64_t most_waiting = 6'000'000;  // ops that are kept until they can be served: 240 MB
 };
 
 class Flow {
@@ -66,6 +68,8 @@ class Flow {
 
   // Ops of a group belong to different channels, or follow one another in theirs.
   FlowStatus run(const FlowOps& ops);
+  // Nothing more is told of these channels of ranks: what others are told waits for them no longer.
+  FlowStatus close(std::span<const std::int32_t> rank, std::span<const std::int32_t> channel);
   // All is told: raises finish_ps [ranks] to the end of each rank.
   FlowStatus finish(std::span<std::int64_t> finish_ps);
   [[nodiscard]] std::int64_t ops() const { return op_; }
@@ -164,7 +168,6 @@ class Flow {
     std::uint8_t kind = 0;
   };
   static_assert(sizeof(Told) == 40);
-  static constexpr std::size_t kMostTold = 6'000'000;  // 240 MB
   enum class Held : std::uint8_t { no, wait, flush, work };  // what a channel cannot go beyond
   struct Line {
     std::int32_t first = -1, last = -1;  // told behind the op that holds the channel
@@ -172,6 +175,7 @@ class Flow {
     std::int32_t puts = 0;               // issued and not served
     std::int32_t next_parked = -1;       // the next channel that waits for the same counter
     Held held = Held::no;
+    bool closed = false;
   };
   // Of a counter: the channels that wait for it, the last raise that was waited for, how many there were, and how many are waited for.
   struct Watch {
@@ -218,6 +222,8 @@ class Flow {
   std::vector<std::int64_t> more_;    // by place in told_, as far as any is not 0: its ready_ps, or its tier_ps
   std::int32_t unused_ = -1;          // the last place in told_ that was given up; `next` leads to the one before it
   std::vector<Line> lines_;           // per channel
+  bool any_closed_ = false;
+  std::vector<std::size_t> open_;     // where any is: the channels that are not closed
   std::deque<Watch> watches_;         // per counter
   std::unordered_map<std::int32_t, Message> second_;  // ordered: the raise before the last one, where it was not waited for by then
   std::unordered_map<std::int32_t, Early> early_;

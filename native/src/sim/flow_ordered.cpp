@@ -3,7 +3,7 @@
 // A channel runs what it is told at once, up to an op that it cannot go beyond: a wait for a signal that was not raised, a flush of puts
 // that were not served, work on memory that several channels share. What it is told behind that waits in its line. What it issues (puts
 // to others, signals) is served batch by batch, a batch once nothing of it or before it can still come: that is so before `bound_`, the
-// least batch in which a channel that nothing holds, and that was told no more, could go on. A held channel goes on after what it waits
+// least batch in which a channel that nothing holds, that was told no more, and is not closed, could go on. A held channel goes on after what it waits
 // for, which is either pending or comes from such a channel, so it needs no bound of its own.
 #include <algorithm>
 
@@ -62,10 +62,11 @@ FlowStatus Flow::tell(const FlowOps& ops, std::size_t i, std::int64_t number, st
   const auto& more = kind == Kind::copy || kind == Kind::reduce ? ops.ready_ps : ops.tier_ps;
   if (links_.timetable) told.step_or_times = ops.step[i];
   if (ops.sources > 0xffff) return FlowStatus::unsupported;
-  if (unused_ < 0 && told_.size() >= kMostTold) return FlowStatus::too_many;
+  if (unused_ < 0 && told_.size() >= static_cast<std::size_t>(links_.most_waiting)) return FlowStatus::too_many;
+  Line& line = lines_[channel_of(told)];
+  if (line.closed) return FlowStatus::closed;
   const std::int32_t id = keep(told);
   keep_more(id, more.empty() ? 0 : more[i]);
-  Line& line = lines_[channel_of(told)];
   if (line.held == Held::no) return come_to(id);
   (line.first < 0 ? line.first : told_[static_cast<std::size_t>(line.last)].next) = id;
   line.last = id;
@@ -157,9 +158,23 @@ void Flow::pend(std::int32_t id, const Issue& issued) {
   at->second.push_back({told_[static_cast<std::size_t>(id)].op, id, issued.clock_ps});
 }
 
+FlowStatus Flow::close(std::span<const std::int32_t> rank, std::span<const std::int32_t> channel) {
+  if (rank.size() != channel.size()) return FlowStatus::bad_op;
+  if (!ordered_) return FlowStatus::ok;
+  for (std::size_t i = 0; i < rank.size(); ++i) {
+    if (rank[i] < 0 || rank[i] >= links_.ranks || channel[i] < 0 || channel[i] >= links_.channels) return FlowStatus::bad_op;
+    lines_[static_cast<std::size_t>(rank[i] * links_.channels + channel[i])].closed = true;
+  }
+  open_.clear();
+  for (std::size_t c = 0; c < lines_.size(); ++c)
+    if (!lines_[c].closed) open_.push_back(c);
+  any_closed_ = true;
+  return FlowStatus::ok;
+}
+
 // Nothing holds the channel, and it was told no more.
 void Flow::idle(std::size_t c) {
-  const std::int64_t next = told_all_ ? kNever : channels_[c].batch + !channels_[c].row;
+  const std::int64_t next = told_all_ || lines_[c].closed ? kNever : channels_[c].batch + !channels_[c].row;
   if (next >= bound_) return;
   bound_ = next;
   first_idle_ = c;
@@ -169,10 +184,10 @@ void Flow::idle(std::size_t c) {
 void Flow::find_bound() {
   const Line& line = lines_[first_idle_];
   const Channel& at = channels_[first_idle_];
-  if (!told_all_ && line.held == Held::no && at.batch + !at.row == bound_) return;
+  if (!told_all_ && line.held == Held::no && !line.closed && at.batch + !at.row == bound_) return;
   bound_ = kNever;
-  for (std::size_t c = 0; c < lines_.size(); ++c)
-    if (lines_[c].held == Held::no) idle(c);
+  for (std::size_t i = 0; i < (any_closed_ ? open_.size() : lines_.size()); ++i)
+    if (const std::size_t c = any_closed_ ? open_[i] : i; lines_[c].held == Held::no) idle(c);
 }
 
 FlowStatus Flow::drain() {
