@@ -291,19 +291,27 @@ def build(problem: Problem, name: str, shares: Shares, most_waves: int = MOST_WA
     if frame.b.early_waits:
         frame.arrive()
         _end(frame, ring, meetings)
-    several = len(meetings) > 1
-    around = chain.from_iterable(ring.hops(index) for index in range(depth.passes)) if ring else ()
-    for _ in merge(accumulate(around), *(_apart(frame, meetings, found) if several else ())):  # as they happen
-        pass
-    for meeting in meetings:
-        meeting.blocks(apart_too=not several)
-    if not frame.b.early_waits:
-        frame.arrive()
+    around = [ring.hops(index) for index in range(depth.passes)] if ring else []
+    blocks = [meeting.blocks() for meeting in meetings]
+    if len(meetings) > 1 or max(depth) > 1:  # as they happen: what is far apart would be kept until what comes between is told
+        for _ in merge(*(accumulate(_with_its_step(frame.b, hops))
+                         for hops in (chain(*around, *blocks, _arrive(frame)), *_apart(frame, meetings, found)))):  # fmt: skip
+            pass
+    else:
+        for _ in chain(*around, *(meeting.hops(range(1), apart=True) for meeting in meetings), *blocks, _arrive(frame)):
+            pass
     return frame.b
 
 
+def _arrive(frame: Frame) -> Iterator[float]:
+    """The end of the lanes, where it is not told before."""
+    if not frame.b.early_waits:
+        frame.arrive()
+    yield from ()
+
+
 def _apart(frame: Frame, meetings: list[Meeting], found: Allocation) -> list[Iterator[float]]:
-    """Reduce-scatters on lanes of members, hop by hop, each lane's: about how many parts their NIC carried since they began."""
+    """Reduce-scatters on lanes of members, hop by hop, each lane's: about how many parts their NIC carried in each."""
     lanes = [place for each in found.apart if each for place in zip(each.channel.tolist(), each.nic[:, 0].tolist(), strict=True)]
 
     def hops(channel: int, sharing: int) -> Iterator[float]:
@@ -312,7 +320,19 @@ def _apart(frame: Frame, meetings: list[Meeting], found: Allocation) -> list[Ite
         ranks = [meeting.rs_rank[meeting.rs_channel == channel].ravel() for meeting in meetings]
         frame.b.ends(np.concatenate(ranks), channel)
 
-    return [accumulate(hops(channel, sum(other == nic for _, other in lanes))) for channel, nic in lanes]
+    return [hops(channel, sum(other == nic for _, other in lanes)) for channel, nic in lanes]
+
+
+def _with_its_step(b: Builder, hops: Iterator[float]) -> Iterator[float]:
+    """`hops`, told with others in between."""
+    step = b.step
+    while True:
+        b.step = step
+        parts = next(hops, None)
+        step = b.step
+        if parts is None:
+            return
+        yield parts
 
 
 def _end(frame: Frame, ring: Ring | None, meetings: list[Meeting]) -> None:

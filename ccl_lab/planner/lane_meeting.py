@@ -19,6 +19,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ..ir import Buffer, Ref
 from ..ir.builder import Ints
@@ -30,7 +31,7 @@ class Round(NamedTuple):
     """before[o]: member that outsider o stands before, or -1; item[p]: how far back the section is that p passes on, or -1."""
 
     before: tuple[int, ...]
-    item: tuple[int, ...]
+    item: npt.NDArray[np.int32]
 
 
 @lru_cache(maxsize=64)
@@ -44,13 +45,11 @@ def rounds(members: int, outsiders: int) -> tuple[Round, ...]:
     while len(found) < meets or (sent < members - 1).any():
         turn = len(found)
         before = [(turn + o) % members if turn // members == o // members else -1 for o in range(outsiders)]
-        item = np.full(members, -1)
-        for p in range(members):
-            if (p + 1) % members not in before and sent[p] < members - 1 and sent[p] <= got[p]:
-                item[p] = sent[p]
-        sent += item >= 0
-        got += np.roll(item >= 0, 1)
-        found.append(Round(tuple(before), tuple(item.tolist())))
+        passes = (sent < members - 1) & (sent <= got)
+        passes[[(place - 1) % members for place in before if place >= 0]] = False
+        found.append(Round(tuple(before), np.where(passes, sent, -1).astype(np.int32)))
+        sent += passes
+        got += np.roll(passes, 1)
     return tuple(found)
 
 
@@ -187,13 +186,9 @@ class Meeting:
         table = [np.array(each, np.int64) for each in found]
         return [(each[:, 0], each[:, 1]) for each in table]
 
-    def reduce_scatters(self, waves: range, apart: bool, begin: int = 0) -> None:
-        """The section of position p ends at p, and goes to the rank that meets; a pass begins while the one before it ends."""
-        for _ in self.hops(waves, apart, begin):
-            pass
-
     def hops(self, waves: range, apart: bool, begin: int = 0, channel: int = -1) -> Iterator[float]:
-        """`reduce_scatters`, hop by hop: about how many parts a lane carried in each. channel: those on one lane alone."""
+        """The section of position p ends at p, and goes to the rank that meets; a pass begins while the one before it ends. Hop by hop:
+        about how many parts a lane carried in each. channel: of one lane alone."""
         passes, hops, b = self._passes(waves, apart, channel), self.members - 1, self.frame.b
         for i in range(self.depth if passes else 0):
             b.step = self._hop_at(begin, 0, 0, i)
@@ -252,13 +247,13 @@ class Meeting:
 
     # -- blocks of rounds
 
-    def blocks(self, apart_too: bool = True) -> None:
-        """All blocks; a reduce-scatter on the slice's own lane comes between blocks, two of them ahead. apart_too: others come first."""
+    def blocks(self) -> Iterator[float]:
+        """All blocks, round by round: about how many parts a lane carried in each. A reduce-scatter on the slice's own lane comes between
+        blocks, two of them ahead."""
         kinds = [slices for slices in (np.flatnonzero(~self.through), np.flatnonzero(self.through)) if len(slices)]
         turns, last = len(self.rounds), self.waves + (2 if self.through.any() else 1)
-        if apart_too:
-            self.reduce_scatters(range(self.waves), apart=True)
-        self.reduce_scatters(range(min(2, self.waves)), apart=False, begin=self.begin)
+        round_parts = float(np.diff(self.starts[:, [0, self.depth]]).mean())
+        yield from self.hops(range(min(2, self.waves)), apart=False, begin=self.begin)
         for block in range(last):
             # The first round is on its way before the last one is through, unless a reduce-scatter has its place between them.
             for i in range(self.depth if self.mixed or block == 0 else 0):
@@ -272,8 +267,9 @@ class Meeting:
                             self._put(slices, block, turn + 1, i)
                         elif not self.mixed:
                             self._put(slices, block + 1, 0, i)
+                yield round_parts
             if self.mixed:
-                self.reduce_scatters(range(block + 2, min(block + 3, self.waves)), apart=False, begin=self._round_at(block, turns, 0))
+                yield from self.hops(range(block + 2, min(block + 3, self.waves)), apart=False, begin=self._round_at(block, turns, 0))
             self._finish(block)
 
     def _stages(self, slices: I64, block: int) -> tuple[int, int, int]:
@@ -367,9 +363,8 @@ class Meeting:
 
     def _going(self, slices: I64, now: Round) -> tuple[I64, I64, I64]:
         """(slice, member, item) of every edge that carries a finished section."""
-        p = np.array([p for p, item in enumerate(now.item) if item >= 0], np.int64)
-        item = np.array([item for item in now.item if item >= 0], np.int64)
-        return np.repeat(slices, len(p)), np.tile(p, len(slices)), np.tile(item, len(slices))
+        p = np.flatnonzero(now.item >= 0)
+        return np.repeat(slices, len(p)), np.tile(p, len(slices)), np.tile(now.item[p], len(slices))
 
     def _wait_partial(self, slices: I64, wave: int, position: I64) -> None:
         """The lane waits for the partial sum of the unit's section."""

@@ -185,13 +185,9 @@ class Ring:
         hops = wave * (2 * self.nodes - 2) + step
         return round((hops * self.depth + chunk) * self.tick) if self.tick else hops
 
-    def run(self, wave: int) -> None:
-        """One pass: what arrived at a step goes on at the next; then the result goes round the node."""
-        for _ in self.hops(wave):
-            pass
-
     def hops(self, wave: int) -> Iterator[float]:
-        """`run`, step by step: about how many parts a lane carried in each."""
+        """One pass: what arrived at a step goes on at the next; then the result goes round the node. Step by step: about how many parts a
+        lane carried in each."""
         frame, b, n = self.frame, self.frame.b, self.nodes
         rank, lo, hi, at = self._rows(wave)
         channel, node = self.role.channel[at], np.tile(np.arange(n), len(self.starts))

@@ -95,8 +95,9 @@ class _Timer(Builder):
             raise too_long()
         self.unordered = status in (_DISORDER, _TOO_EARLY)
         if status == _TOO_MANY:
-            raise Inapplicable(f"more than {allowed(_MOST_WAITING):,} ops, of 40 bytes each, wait for others at one time (patience=2 "
-                               "allows twice as many)")  # fmt: skip
+            most = allowed(_MOST_WAITING)
+            raise Inapplicable(f"more than {most:,} ops, of 40 bytes each, wait for others at one time (patience="
+                               f"{2 * most / _MOST_WAITING:g} allows twice as many)")  # fmt: skip
         if status != _OK:
             raise Inapplicable(_WHY[status])
 

@@ -4,9 +4,7 @@
 #include <random>
 #include <vector>
 
-#include "ccl_lab/schema.hpp"
 #include "check.hpp"
-#include "sim/flow.hpp"
 #include "sim/gathers.hpp"
 #include "sim/path.hpp"
 #include "sim/rings.hpp"
@@ -235,74 +233,6 @@ TEST(a_rank_may_own_several_slices) {
   CHECK_EQ(finish[0], 1'500'000 + 7);
   CHECK_EQ(finish[1], 3'000'000 + 7);
   CHECK_EQ(finish[2], 3'000'000);
-}
-
-TEST(told_ops_that_are_wrong_are_refused) {
-  const std::vector<std::int32_t> node{0, 1};
-  const std::vector<std::uint16_t> nic{0, 0};
-  const std::vector<std::int64_t> rate(10, 1'000'000'000), latency(10, 500), late{0, 0};
-  const FlowLinks links{.ranks = 2, .channels = 1, .nodes = 2, .nics = 1, .node_of = node, .nic = nic, .bytes_per_s = rate,
-                        .latency_ps = latency, .late_ps = late, .alpha_ps = 0, .count = 1000, .parts = 1, .itemsize = 1};
-  const std::vector<std::int32_t> rank{0}, zero{0}, one{1}, far{7}, peer{1}, back{0}, nobody{-1};
-  const auto ops = [&](Kind kind, const auto& r, const auto& p, const auto& value) {
-    return FlowOps{static_cast<std::uint8_t>(kind), r, zero, p, zero, value, zero, one, 1, {}, {}};
-  };
-  Flow flow(links, false), ordered(links, true);
-  CHECK(flow.run(ops(Kind::put, rank, peer, zero)) == FlowStatus::ok);
-  CHECK(flow.run(ops(Kind::wait, one, back, one)) == FlowStatus::ok);
-  CHECK(ordered.run(ops(Kind::wait, one, back, one)) == FlowStatus::ok);  // told before what it waits for
-  CHECK(ordered.run(ops(Kind::put, rank, peer, zero)) == FlowStatus::ok);
-  for (Flow* each : {&flow, &ordered}) {
-    std::vector<std::int64_t> finish{0, 0};
-    CHECK(each->finish(finish) == FlowStatus::ok);
-    CHECK_EQ(finish[0], 1'000'000);
-    CHECK_EQ(finish[1], 1'000'000 + 1000);
-  }
-  std::vector<std::int64_t> never{0, 0};
-  CHECK(ordered.run(ops(Kind::wait, one, back, one)) == FlowStatus::ok);
-  CHECK(ordered.finish(never) == FlowStatus::deadlock);
-  CHECK(flow.run(ops(Kind::wait, one, back, one)) == FlowStatus::too_early);
-  CHECK(flow.run(ops(Kind::put, far, peer, zero)) == FlowStatus::bad_op);
-  CHECK(flow.run(ops(Kind::put, rank, far, zero)) == FlowStatus::bad_op);
-  CHECK(flow.run(ops(Kind::get, rank, peer, zero)) == FlowStatus::unsupported);
-  FlowLinks timed = links;
-  timed.timetable = true;
-  Flow table(timed, false), table_ordered(timed, true);
-  for (Flow* each : {&table, &table_ordered}) {
-    FlowOps flush = ops(Kind::flush, rank, nobody, zero);
-    flush.step = zero;
-    CHECK(each->run(flush) == FlowStatus::unsupported);
-  }
-}
-
-// Two ranks put to each other in turn. A third one, which might still be told to put to either, holds them up until it is closed.
-TEST(told_ops_wait_for_no_channel_that_is_closed) {
-  const std::vector<std::int32_t> node{0, 1, 2}, zero{0}, one{1}, two{2};
-  const std::vector<std::uint16_t> nic{0, 0, 0};
-  const std::vector<std::int64_t> rate(15, 1'000'000'000), latency(15, 500), late{0, 0, 0};
-  const FlowLinks links{.ranks = 3, .channels = 1, .nodes = 3, .nics = 1, .node_of = node, .nic = nic, .bytes_per_s = rate, .latency_ps = latency,
-                        .late_ps = late, .alpha_ps = 0, .count = 1000, .parts = 1, .itemsize = 1, .most_waiting = 8};
-  const auto told = [&](Flow& flow) {
-    FlowStatus status = FlowStatus::ok;
-    for (int k = 0; k < 20 && status == FlowStatus::ok; ++k) {
-      for (const Kind kind : {Kind::put, Kind::wait}) {
-        const auto &at = (k % 2 == 0) == (kind == Kind::put) ? zero : one, &to = &at == &zero ? one : zero;
-        if (status == FlowStatus::ok) status = flow.run({static_cast<std::uint8_t>(kind), at, zero, to, zero, one, zero, one, 1, {}, {}});
-      }
-    }
-    return status;
-  };
-  Flow open(links, true), closed(links, true), written(links, false);
-  CHECK(told(open) == FlowStatus::too_many);
-  CHECK(closed.close(two, zero) == FlowStatus::ok && written.close(two, zero) == FlowStatus::ok);
-  CHECK(told(closed) == FlowStatus::ok && told(written) == FlowStatus::ok);
-  for (Flow* each : {&closed, &written}) {
-    std::vector<std::int64_t> finish{0, 0, 0};
-    CHECK(each->finish(finish) == FlowStatus::ok);
-    CHECK_EQ(finish[0], 20 * 1'001'000);
-  }
-  CHECK(closed.run({static_cast<std::uint8_t>(Kind::put), two, zero, one, zero, one, zero, one, 1, {}, {}}) == FlowStatus::closed);
-  CHECK(closed.close(two, one) == FlowStatus::bad_op && closed.close(zero, {}) == FlowStatus::bad_op);
 }
 
 // Odd links here and there in a long ring: the units between them do the same, and are passed over.
