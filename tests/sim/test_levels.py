@@ -1,4 +1,7 @@
-"""Recursive all_reduce where nodes lost different amounts, told op by op: to the picosecond, and few ops wait at one time."""
+"""All_reduce over lanes that do several things at a time, told op by op: to the picosecond, and few ops wait at one time.
+
+Recursive where nodes lost different amounts, in several levels; it, optcc and mix with slices that are cut into waves.
+"""
 
 from __future__ import annotations
 
@@ -45,11 +48,27 @@ def test_random_losses(seed: int) -> None:
     assert found.tolist() == exact_times(outlined.unroll(), topology, late=late, changes=changes).finish_ps.tolist()
 
 
+@pytest.mark.parametrize("algorithm", ["recursive", "optcc", "mix"])
+@pytest.mark.parametrize("seed", first_of(range(12), 3))
+def test_slices_that_are_cut(seed: int, algorithm: str) -> None:
+    """As the table of ops, around one node that lost some."""
+    rng = np.random.default_rng([43, seed])
+    nodes, group = int(rng.integers(3, 12)), int(rng.choice([1, 2, 4]))
+    topology = Topology.cluster(nodes=nodes, gpus_per_node=group, nics_per_node=4, nic_gbits_per_s=400)
+    topology = topology.without(*((int(rng.integers(nodes)), nic) for nic in range(int(rng.integers(1, 3)))))
+    outlined = outline("all_reduce", topology, int(rng.integers(1 << 26, 1 << 28)) * 4, algorithm=algorithm)
+    found, how = finish_times(outlined, topology)
+    assert how["as"] == "steps"
+    assert found.tolist() == exact_times(outlined.unroll(), topology).finish_ps.tolist()
+
+
 def test_few_ops_wait_at_one_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 135,000 of a lane and 2 million in all; a lane that might still be told anything would hold up all of them."""
     monkeypatch.setattr(flow, "_MOST_WAITING", 160_000)
     found = simulate("all_reduce", "h100:nodes=128", "1GiB", algorithm="recursive", faults=LOST)
     assert found.meta["evaluated"]["ordered"] and found.meta["n_ops"] > 2_000_000
+    found = simulate("all_reduce", "h100:nodes=128", "16GiB", algorithm="mix", faults=LOST[:1])
+    assert found.meta["evaluated"]["ordered"] and found.meta["n_ops"] > 7_000_000
 
 
 def test_patience_lets_more_of_them_wait(monkeypatch: pytest.MonkeyPatch) -> None:
