@@ -290,7 +290,7 @@ def build(problem: Problem, name: str, shares: Shares, most_waves: int = MOST_WA
         frame.expect(role.rank.ravel(), times)
     if frame.b.early_waits:
         frame.arrive()
-        _end(frame, ring, meetings)
+        _end_unused(frame, ring, meetings)
     around = [ring.hops(index) for index in range(depth.passes)] if ring else []
     blocks = [meeting.blocks() for meeting in meetings]
     if len(meetings) > 1 or max(depth) > 1:  # as they happen: what is far apart would be kept until what comes between is told
@@ -335,7 +335,7 @@ def _with_its_step(b: Builder, hops: Iterator[float]) -> Iterator[float]:
         yield parts
 
 
-def _end(frame: Frame, ring: Ring | None, meetings: list[Meeting]) -> None:
+def _end_unused(frame: Frame, ring: Ring | None, meetings: list[Meeting]) -> None:
     """Channels of ranks on which nothing crosses: most of them only number signals."""
     used = np.zeros((frame.topology.n_ranks, frame.b.channels), bool)
     for role in ([ring.role] if ring else []) + [meeting.meet for meeting in meetings]:

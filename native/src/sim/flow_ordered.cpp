@@ -3,8 +3,8 @@
 // A channel runs what it is told at once, up to an op that it cannot go beyond: a wait for a signal that was not raised, a flush of puts
 // that were not served, work on memory that several channels share. What it is told behind that waits in its line. What it issues (puts
 // to others, signals) is served batch by batch, a batch once nothing of it or before it can still come: that is so before `bound_`, the
-// least batch in which a channel that nothing holds, that was told no more, and is not closed, could go on. A held channel goes on after what it waits
-// for, which is either pending or comes from such a channel, so it needs no bound of its own.
+// least batch in which a channel that nothing holds, that was told no more and is not closed, could go on. A held channel goes on after
+// what it waits for, which is either pending or comes from such a channel, so it needs no bound of its own.
 #include <algorithm>
 
 #include "ccl_lab/schema.hpp"
