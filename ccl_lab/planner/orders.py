@@ -89,7 +89,7 @@ def ring_orders(topology: Topology, channels: int) -> np.ndarray:
 
     Channel c enters a node at local index e = floor(c * g / channels) and, on even nodes, visits e, e+1, …, e-1; odd nodes
     go the other way round, e-1, e-2, …, e. So each channel crosses on NICs of its own, and (on an even number of nodes)
-    leaves and arrives on the same rail.
+    leaves and arrives on the same rail. Around a lost NIC it crosses at the rank of one that no other channel has, where there is one.
     """
     sizes, nodes = topology.ranks_per_node, topology.node_of.astype(np.int64)
     local, size = topology.local_of.astype(np.int64), sizes[topology.node_of]
@@ -100,7 +100,29 @@ def ring_orders(topology: Topology, channels: int) -> np.ndarray:
         forward += size * (forward < 0)
         place = np.where(nodes % 2 == 1, size - 1 - forward, forward)
         orders[c] = topology.by_node(place)
+    if topology.n_nodes > 1 and channels > 1:
+        _to_spare_nics(topology, orders)
     return orders
+
+
+def _to_spare_nics(topology: Topology, orders: np.ndarray) -> None:
+    """Around lost NICs, in place: the rank at which a ring enters a node, or leaves it, changes places with that of a spare NIC."""
+    lost = (topology.nic_bytes_per_s == 0).reshape(topology.n_nodes, -1).any(axis=1)
+    if not lost.any():
+        return
+    whole = topology.replace(nic_bytes_per_s=np.maximum(topology.nic_bytes_per_s, 1))
+    ends, channel = np.cumsum(topology.ranks_per_node), np.arange(len(orders))
+    for node in np.flatnonzero(lost):
+        begin, end = int(ends[node] - topology.ranks_per_node[node]), int(ends[node])
+        for at, other in ((begin, end - 1), (end - 1, begin)):
+            used = topology.nic_of(orders[:, at], channel)
+            for ring in np.flatnonzero(used != whole.nic_of(orders[:, at], channel)):
+                own = topology.nic_of(orders[ring, begin:end], ring)
+                spare = [to for to in range(begin, end) if to != other and own[to - begin] not in used]
+                if (used == used[ring]).sum() > 1 and spare:
+                    to = min(spare, key=lambda to: abs(to - at))
+                    used[ring] = own[to - begin]
+                    orders[ring, [at, to]] = orders[ring, [to, at]]
 
 
 def rings(problem: Problem, both_ways: bool = False) -> Rings:

@@ -225,3 +225,14 @@ def test_other_rings_among_131072_ranks(what: str) -> None:
     topology = Topology.preset("h100", 16384)
     found = simulate(what, topology, "2GB", algorithm="ring", result="summary").meta
     assert found["time_ps"] > 0 and found["nbytes"] <= 2 * 10**9
+
+
+@pytest.mark.parametrize("nic", [1, 2, 5, 6])
+def test_rings_that_cross_on_a_spare_nic(nic: int) -> None:
+    """Four rings over nodes of eight ranks and NICs, one of theirs lost: as the table of ops; among 131,072 ranks about as when whole."""
+    few, many = Topology.preset("h100", 6).without((3, nic)), Topology.preset("h100", 16384)
+    for nbytes in (2**24, 10**7):
+        outlined = outline("all_reduce", few, nbytes, algorithm="ring", channels=4)
+        assert finish_times(outlined, few)[0].tolist() == exact_times(outlined.unroll(), few).finish_ps.tolist()
+    ends = [finish_times(outline("all_reduce", each, "2GiB", algorithm="ring"), each)[0].max() for each in (many, many.without((7, nic)))]
+    assert 1 < ends[1] / ends[0] < 1.03

@@ -124,20 +124,35 @@ def test_a_ring_whose_adding_core_moves_the_bytes_too_has_whole_pieces() -> None
         verify(whole)
 
 
+def crossings_of(topology: Topology, channels: int, on_its_rail: bool) -> list[tuple[str, int, int]]:
+    """(side, node, NIC) of each crossing of each ring."""
+    crossings = []
+    for channel, order in enumerate(ring_orders(topology, channels)):
+        assert sorted(order) == list(range(topology.n_ranks))
+        ahead = np.roll(order, -1)
+        far = topology.node_of[order] != topology.node_of[ahead]
+        assert far.sum() == topology.n_nodes
+        tx, rx = topology.nic_of(order[far], channel), topology.nic_of(ahead[far], channel)
+        crossings += [("tx", *pair) for pair in zip(topology.node_of[order[far]].tolist(), tx.tolist(), strict=True)]
+        crossings += [("rx", *pair) for pair in zip(topology.node_of[ahead[far]].tolist(), rx.tolist(), strict=True)]
+        assert not on_its_rail or (tx == rx).all()
+    return crossings
+
+
 def test_each_channel_of_a_ring_crosses_on_its_own_nic() -> None:
     for topology in (TWO_NODES, Topology.cluster(4, 4, 8), Topology.cluster(4, 8, 4), Topology.cluster(2, 1, 3)):
         m = topology.nics_per_node
-        crossings = []
-        for channel, order in enumerate(ring_orders(topology, m)):
-            assert sorted(order) == list(range(topology.n_ranks))
-            ahead = np.roll(order, -1)
-            far = topology.node_of[order] != topology.node_of[ahead]
-            assert far.sum() == topology.n_nodes
-            tx, rx = topology.nic_of(order[far], channel), topology.nic_of(ahead[far], channel)
-            crossings += [("tx", *pair) for pair in zip(topology.node_of[order[far]].tolist(), tx.tolist(), strict=True)]
-            crossings += [("rx", *pair) for pair in zip(topology.node_of[ahead[far]].tolist(), rx.tolist(), strict=True)]
-            assert (tx == rx).all(), "a ring stays on its rail"
+        crossings = crossings_of(topology, m, on_its_rail=True)
         assert len(crossings) == len(set(crossings)) == 2 * m * topology.n_nodes
+
+
+@pytest.mark.parametrize("gone", [*(((1, nic),) for nic in range(8)), ((1, 2), (1, 3)), ((0, 0), (3, 7), (3, 6), (3, 5))])
+def test_around_lost_nics_a_ring_crosses_on_one_that_is_spare(gone: tuple[tuple[int, int], ...]) -> None:
+    """Four rings, of nodes with eight NICs: none share one, while there are enough."""
+    crossings = crossings_of(Topology.cluster(4, 8, 8).without(*gone), 4, on_its_rail=False)
+    assert len(crossings) == len(set(crossings)) == 2 * 4 * 4
+    crossings = crossings_of(Topology.cluster(4, 8, 8).without(*gone), 8, on_its_rail=False)  # there is none
+    assert len(crossings) == 2 * 8 * 4
 
 
 def test_trees_are_binary_and_share_no_inner_rank() -> None:
