@@ -193,7 +193,7 @@ def test_a_lost_nic_in_the_middle_is_survived(compute):
     schedule = matmul_reduce_scatter(2, 8)
     nic = int(topology.nic_of(np.array([0]), np.array([1]))[0])  # of channel 1, which moves the bytes
     with ccl.World(topology, timeout="30s", transport="tcp") as world:
-        run = world.start(schedule, "4MiB", compute=compute, faults=ccl.FaultScript(f"nic_down node=0 nic={nic} at_bytes=700000"))
+        run = world.start(schedule, "16MiB", compute=compute, faults=ccl.FaultScript(f"nic_down node=0 nic={nic} at_bytes=700000"))
         trace = run.wait(60)
         run.check()
         assert (trace.columns["track"] == Track.compute).sum() == 32
