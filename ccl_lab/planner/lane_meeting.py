@@ -24,7 +24,7 @@ import numpy.typing as npt
 from ..ir import Buffer, Ref
 from ..ir.builder import Ints
 from .degraded import I64
-from .lane_teams import Frame, Role, cut
+from .lane_teams import Frame, Role, cut, mean_length
 
 
 class Round(NamedTuple):
@@ -34,23 +34,26 @@ class Round(NamedTuple):
     item: npt.NDArray[np.int32]
 
 
+def _rounds(members: int, outsiders: int) -> Iterator[Round]:
+    sent, got, turn = np.zeros(members, np.int64), np.zeros(members, np.int64), 0
+    meets = members * -(-outsiders // members)
+    while turn < meets or (sent < members - 1).any():
+        before = tuple((turn + o) % members if turn // members == o // members else -1 for o in range(outsiders))
+        passes = (sent < members - 1) & (sent <= got)
+        passes[[(place - 1) % members for place in before if place >= 0]] = False
+        yield Round(before, np.where(passes, sent, -1).astype(np.int32))
+        sent += passes
+        got += np.roll(passes, 1)
+        turn += 1
+
+
 @lru_cache(maxsize=64)
 def rounds(members: int, outsiders: int) -> tuple[Round, ...]:
     """The rounds of a block: every outsider stands before every member once, and every section goes round.
 
     Outsiders stand at different places; of more outsiders than members some wait. An edge with an outsider on it carries nothing else.
     """
-    sent, got, found = np.zeros(members, int), np.zeros(members, int), []
-    meets = members * -(-outsiders // members)
-    while len(found) < meets or (sent < members - 1).any():
-        turn = len(found)
-        before = [(turn + o) % members if turn // members == o // members else -1 for o in range(outsiders)]
-        passes = (sent < members - 1) & (sent <= got)
-        passes[[(place - 1) % members for place in before if place >= 0]] = False
-        found.append(Round(tuple(before), np.where(passes, sent, -1).astype(np.int32)))
-        sent += passes
-        got += np.roll(passes, 1)
-    return tuple(found)
+    return tuple(_rounds(members, outsiders))
 
 
 @lru_cache(maxsize=64)
@@ -58,17 +61,7 @@ def number_of_rounds(members: int, outsiders: int) -> int:
     """How many `rounds` there are, without the rounds: among thousands of members they would fill memory."""
     if outsiders == 1:  # stands in each member's way once, just when that one would be ahead of what it got: the others need no more turns
         return members
-    sent, got, turn = np.zeros(members, np.int64), np.zeros(members, np.int64), 0
-    meets, places = members * -(-outsiders // members), np.arange(outsiders)
-    while turn < meets or (sent < members - 1).any():
-        passes = (sent < members - 1) & (sent <= got)
-        stands = (turn + places[places // members == turn // members]) % members
-        passes[(stands - 1) % members] = False
-        sent += passes
-        got[1:] += passes[:-1]
-        got[0] += passes[-1]
-        turn += 1
-    return turn
+    return sum(1 for _ in _rounds(members, outsiders))
 
 
 @lru_cache(maxsize=4096)
@@ -94,6 +87,7 @@ class Meeting:
         self.early, self.tick, self.begin = early, 0, 0
         self.outsiders = meet.rank.shape[1] - members
         self.starts = cut(lo, hi, waves * members * depth)
+        self.section_parts = mean_length(self.starts, depth)
         size, lanes = len(lo), len(apart.channel) + 1
         every = np.arange(size)[:, None]
         own = (apart_of < 0) | (np.arange(waves) == early)
@@ -204,7 +198,7 @@ class Meeting:
                         self._pass_on(at, unit, p, hop + 1, i)
                     elif turn + 1 < len(passes):
                         self._first_hop(*passes[turn + 1], i)
-                yield float(np.diff(self.starts[:, [0, self.depth]]).mean())
+                yield self.section_parts
             if not hops and turn + 1 < len(passes):
                 self._first_hop(*passes[turn + 1], 0)
             lo, hi = self._section(at, unit, p)
@@ -252,7 +246,6 @@ class Meeting:
         blocks, two of them ahead."""
         kinds = [slices for slices in (np.flatnonzero(~self.through), np.flatnonzero(self.through)) if len(slices)]
         turns, last = len(self.rounds), self.waves + (2 if self.through.any() else 1)
-        round_parts = float(np.diff(self.starts[:, [0, self.depth]]).mean())
         yield from self.hops(range(min(2, self.waves)), apart=False, begin=self.begin)
         for block in range(last):
             # The first round is on its way before the last one is through, unless a reduce-scatter has its place between them.
@@ -267,7 +260,7 @@ class Meeting:
                             self._put(slices, block, turn + 1, i)
                         elif not self.mixed:
                             self._put(slices, block + 1, 0, i)
-                yield round_parts
+                yield self.section_parts
             if self.mixed:
                 yield from self.hops(range(block + 2, min(block + 3, self.waves)), apart=False, begin=self._round_at(block, turns, 0))
             self._finish(block)

@@ -151,6 +151,11 @@ def cut(lo: I64, hi: I64, count: int) -> I64:
     return lo[:, None] + (hi - lo)[:, None] * np.arange(count + 1) // count
 
 
+def mean_length(starts: I64, depth: int) -> float:
+    """Parts of `depth` chunks, of regions that `cut` cut: those of the first ones, about as many as of the others."""
+    return float((starts[:, depth] - starts[:, 0]).mean())
+
+
 class Ring:
     """Ring all_reduce of regions among all nodes: `waves` passes one after the other, each of `depth` chunks a step and node.
 
@@ -190,7 +195,7 @@ class Ring:
         lane carried in each."""
         frame, b, n = self.frame, self.frame.b, self.nodes
         rank, lo, hi, at = self._rows(wave)
-        channel, node = self.role.channel[at], np.tile(np.arange(n), len(self.starts))
+        channel, node, each = self.role.channel[at], np.tile(np.arange(n), len(self.starts)), mean_length(self.starts, self.depth)
         ahead, behind = np.roll(self.role.rank, -1, axis=1).ravel(), np.roll(self.role.rank, 1, axis=1).ravel()
         b.step = self.at(wave)
         frame.wait_own(rank, channel, self.ready[at])
@@ -213,5 +218,5 @@ class Ring:
                 if step < 2 * n - 3:
                     b.step = b.step if self.tick else self.at(wave, step + 1)
                     b.put(rank=rank, peer=ahead, src=done, dst=frame.landing(*arrived) if step + 1 < n - 1 else done, channel=channel)
-            yield float(np.diff(self.starts[:, [0, self.depth]]).mean())
+            yield each
         frame.hand_round(rank, lo, hi, channel)

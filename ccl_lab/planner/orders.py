@@ -110,19 +110,21 @@ def _to_spare_nics(topology: Topology, orders: np.ndarray) -> None:
     lost = (topology.nic_bytes_per_s == 0).reshape(topology.n_nodes, -1).any(axis=1)
     if not lost.any():
         return
-    whole = topology.replace(nic_bytes_per_s=np.maximum(topology.nic_bytes_per_s, 1))
-    ends, channel = np.cumsum(topology.ranks_per_node), np.arange(len(orders))
-    for node in np.flatnonzero(lost):
-        begin, end = int(ends[node] - topology.ranks_per_node[node]), int(ends[node])
+    places = np.flatnonzero(np.repeat(lost, topology.ranks_per_node))
+    on, channel = orders[:, places], np.arange(len(orders))[:, None]
+    nics = topology.nic_of(on, channel)
+    displaced = nics != topology.replace(nic_bytes_per_s=np.maximum(topology.nic_bytes_per_s, 1)).nic_of(on, channel)
+    ends = np.cumsum(topology.ranks_per_node[lost])
+    for begin, end in zip((ends - topology.ranks_per_node[lost]).tolist(), ends.tolist(), strict=True):
         for at, other in ((begin, end - 1), (end - 1, begin)):
-            used = topology.nic_of(orders[:, at], channel)
-            for ring in np.flatnonzero(used != whole.nic_of(orders[:, at], channel)):
-                own = topology.nic_of(orders[ring, begin:end], ring)
-                spare = [to for to in range(begin, end) if to != other and own[to - begin] not in used]
-                if (used == used[ring]).sum() > 1 and spare:
-                    to = min(spare, key=lambda to: abs(to - at))
-                    used[ring] = own[to - begin]
-                    orders[ring, [at, to]] = orders[ring, [to, at]]
+            for ring in np.flatnonzero(displaced[:, at]):
+                used = nics[:, at].tolist()
+                spare = [to for to in range(begin, end) if to != other and nics[ring, to] not in used]
+                if used.count(nics[ring, at]) > 1 and spare:
+                    swap = [at, min(spare, key=lambda to: abs(to - at))]
+                    for each in (on, nics, displaced):
+                        each[ring, swap] = each[ring, swap[::-1]]
+    orders[:, places] = on
 
 
 def rings(problem: Problem, both_ways: bool = False) -> Rings:

@@ -63,7 +63,7 @@ def test_slices_that_are_cut(seed: int, algorithm: str) -> None:
 
 
 def test_few_ops_wait_at_one_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 135,000 of a lane and 2 million in all; a lane that might still be told anything would hold up all of them."""
+    """135,000 of some millions; a lane that might still be told anything would hold up all of them."""
     monkeypatch.setattr(flow, "_MOST_WAITING", 160_000)
     found = simulate("all_reduce", "h100:nodes=128", "1GiB", algorithm="recursive", faults=LOST)
     assert found.meta["evaluated"]["ordered"] and found.meta["n_ops"] > 2_000_000
