@@ -22,6 +22,7 @@ from ..arguments import arrays, flag, instance, named, several, whole
 from ..errors import (
     AbortedError,
     CclError,
+    LinkDownError,
     PeerLostError,
     ShapeError,
     UnsupportedError,
@@ -318,12 +319,8 @@ class World:
         if self._ranks.dead:
             raise self._ranks.dead
         if run.errors:
-            # What a rank saw itself says more than that it was stopped, and more than that another one stopped.
-            first = min(
-                run.errors.values(),
-                key=lambda e: (isinstance(e, AbortedError), isinstance(e, PeerLostError), e.rank),
-            )
-            raise self._ranks.judged(first, run.errors)
+            first = min(run.errors, key=lambda rank: _hearsay(rank, run.errors[rank]))
+            raise self._ranks.judged(run.errors[first], run.errors)
         return {rank: reply["times"] for rank, reply in replies.items()}
 
     def _cancel(self, run: Run, reason: str) -> None:
@@ -473,6 +470,13 @@ def _telling(*listeners: LostNics | Faults) -> Callable[[int, list[dict[str, Any
             each.heard(rank, events)
 
     return heard
+
+
+def _hearsay(rank: int, error: CclError) -> tuple[bool, bool, bool, int]:
+    """Sorts what ranks say of a failed run: the least is what a rank saw itself, of a NIC of its own before the other end of one;
+    it says more than that the rank was stopped, and more than that another one stopped."""
+    of_peer = isinstance(error, LinkDownError) and error.rank != rank
+    return isinstance(error, AbortedError), isinstance(error, PeerLostError), of_peer, error.rank
 
 
 def _before(run: Run, rank: int, view: np.ndarray, inputs: Inputs | None, who: int) -> np.ndarray:

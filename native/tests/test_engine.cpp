@@ -26,6 +26,7 @@ constexpr std::uint64_t kArena = 64 << 20;
 std::shared_ptr<Engine> make_engine(int rank, int n, Mode mode) {
   EngineOptions options;
   options.n_channels = 4;
+  options.n_nics = 2;
   options.arena_bytes = kArena;
   options.trace_spans = 4096;
   options.mode = mode;
@@ -213,6 +214,36 @@ TEST(the_first_reason_to_abort_wins) {
     }
     check_all_reduce(parts);
   }
+}
+
+// Its peer is told the same by a connection that closes, and may say so first.
+TEST(a_rank_says_itself_that_its_nic_is_down) {
+  World world(2, Mode::tcp);
+  const auto [a, b] = check::tcp_pair();
+  CHECK_OK(world.engine(0).add_connection(1, 1, 1, 0, a));
+  CHECK_OK(world.engine(1).add_connection(0, 1, 1, 0, b));
+  std::vector<Part> parts = make_all_reduce(world, 4096, false);
+  Columns copy(0, 2);
+  copy.scalars.collective = Collective::all_gather;
+  copy.scalars.count = copy.scalars.bytes[0] = copy.scalars.bytes[1] = 64;
+  copy.copy(0, {Buffer::input, 0}, {Buffer::output, 0}, 64);
+  Part alone(world.engine(0), copy);
+  CHECK_OK(world.engine(0).set_nic(0, 0, false));
+  CHECK_OK(alone.start(world.engine(0), 1, 30));
+  CHECK(alone.wait(30));  // meanwhile the rank finds its connection lost, which this does not need
+  CHECK_OK(alone.work->status());
+  world.engine(0).abort(Code::link_down, "closed by the peer", 0);
+  const Status status = parts[0].start(world.engine(0), 2, 30);
+  CHECK_EQ(status.code, Code::link_down);
+  CHECK_EQ(status.rank, 0);
+  CHECK_EQ(status.nic, 0);
+  CHECK(status.message.find("NIC 0 of this node is down") != std::string::npos);
+  CHECK_EQ(alone.start(world.engine(0), 3, 30).code, Code::aborted);
+  CHECK_OK(world.engine(0).set_nic(0, 0, true));
+  CHECK_OK(world.engine(0).reset(1));
+  CHECK_OK(world.engine(1).reset(1));
+  world.engine(0).abort(Code::aborted, "cancelled", -1);
+  CHECK_EQ(parts[0].start(world.engine(0), 4, 30).code, Code::aborted);
 }
 
 TEST(what_cannot_start_is_refused) {

@@ -69,6 +69,14 @@ Status Engine::ready() const {
                                    "; reset all ranks, then go on", status.rank);
 }
 
+Status Engine::ready_for(const Program& program) {
+  const Status status = ready();
+  if (status.ok() || !segment_->aborted()) return status;
+  Status seen;
+  const Status asked = run([&] { seen = progress_.seen(program, segment_->abort_status()); });
+  return asked.ok() && !seen.ok() ? seen : status;
+}
+
 Result<std::shared_ptr<Engine>> Engine::create(int rank, std::vector<std::int32_t> node_of, const EngineOptions& options) {
   const int n_ranks = static_cast<int>(node_of.size());
   if (n_ranks < 1 || rank < 0 || rank >= n_ranks)
@@ -329,7 +337,7 @@ Result<std::unique_ptr<Stream>> Engine::make_stream(const Program& program, std:
 Result<std::shared_ptr<Work>> Engine::start(const std::shared_ptr<LoadedProgram>& program, BufferView input,
                                             BufferView output, std::uint32_t coll_id, double timeout_s, bool caller_waits,
                                             std::shared_ptr<const Computation> computation, std::shared_ptr<Stall> stall) {
-  if (Status status = ready(); !status.ok()) return status;
+  if (Status status = ready_for(program->program); !status.ok()) return status;
   if (!program->fused)
     if (Status status = check_links(*program); !status.ok()) return status;
   Result<std::unique_ptr<Stream>> stream = make_stream(program->program, std::move(computation));

@@ -84,6 +84,8 @@ class Engine {
   Local& local() { return *local_; }
   // For direct calls: ok, or why this process may not use the engine now.
   Status ready() const;
+  // The same for a run of `program`; of a NIC of its own that is down, this rank says so itself.
+  Status ready_for(const Program& program);
 
   Status attach_peer(std::int32_t peer, int pid, int segment_fd);
   // Before the first connection: NICs are driven by verbs, those of `options` by NIC of this node.

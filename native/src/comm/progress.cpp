@@ -46,19 +46,6 @@ Progress::Progress(std::shared_ptr<RankSegment> own, std::vector<std::int32_t> n
   set_state(EngineState::idle);
 }
 
-Status Progress::check_lost(const Program& program) const {
-  for (const Peer& peer : program.peers())
-    if (const Status& lost = lost_[static_cast<std::size_t>(peer.rank)]; !lost.ok()) return lost;
-  for (const Counter& counter : program.counters())
-    if (const Status& lost = lost_[static_cast<std::size_t>(counter.peer)]; !lost.ok()) return lost;
-  return {};
-}
-
-Status Progress::check(const Program& program) const {
-  if (Status status = check_lost(program); !status.ok()) return status;
-  return links_.check(program);
-}
-
 Status Progress::post(const std::shared_ptr<Sided>& op) {
   if (own_->aborted() && !stopped_) stop(own_->abort_status());
   if (stopped_) return own_->abort_status();
@@ -299,22 +286,6 @@ Status Progress::add_job(const Executor& executor, const Post& post) {
   return {};
 }
 
-int Progress::handle_events() {
-  const int n = static_cast<int>(events_.size());
-  for (LinkEvent& event : events_) {
-    const auto peer = static_cast<std::size_t>(event.peer);
-    if (peer >= lost_.size()) continue;
-    if (lost_[peer].ok()) lost_[peer] = event.status;
-    windows_.lost(event.peer, lost_[peer]);
-    for (std::size_t i = 0; i < runs_.n_draining(); ++i)
-      if (Executor& executor = runs_.draining(i).executor; executor.needs(event.peer, inbox())) executor.fail(event.status);
-    if (current() == nullptr || current()->fused()) continue;
-    if (Executor& executor = runs_.now().executor; executor.needs(event.peer, inbox())) executor.fail(std::move(event.status));
-  }
-  events_.clear();
-  return n;
-}
-
 Status Progress::deadline_passed(const Run& run) const {
   const Blocked blocked = run.executor.oldest_blocked(inbox());
   std::string message = name_of(*run.work) + " on rank " + std::to_string(own_->rank()) + " did not end within " +
@@ -425,8 +396,10 @@ void Progress::stop(Status reason) {
   while (!queue_.empty()) {
     std::shared_ptr<Work> work = std::move(queue_.front());
     queue_.pop();
-    Status status(Code::aborted, name_of(*work) + " on rank " + std::to_string(own_->rank()) + " was not run: " +
-                                     reason.message, reason.rank);
+    Status status = seen(work->program(), reason);
+    if (status.ok())
+      status = Status(Code::aborted, name_of(*work) + " on rank " + std::to_string(own_->rank()) + " was not run: " + reason.message,
+                      reason.rank);
     end(std::move(work), std::move(status));
   }
 }

@@ -77,6 +77,8 @@ class Progress {
   std::int64_t now() const { return now_ns_; }
 
   void stop(Status reason);
+  // Of a rank that was `told` to stop: ok, or how a NIC of its own fails `program`; of that it knows more than who saw the other end.
+  Status seen(const Program& program, const Status& told) const;
   void reset(std::uint16_t epoch);
   void close();
 

@@ -274,7 +274,7 @@ int TcpTransport::serve(Link& link, std::int64_t now_ns, std::vector<Completion>
     const ConnectionName& name = link.bundle.name();
     if (link.faults != nullptr) link.faults->hit(NicFault::down);
     end(link, Status(Code::link_down, name.text(context_.rank) + ": NIC " + std::to_string(name.nic) +
-                                          " of this node is down; bring it up and reset", name.peer, name.nic), true, now_ns);
+                                          " of this node is down; bring it up and reset", context_.rank, name.nic), true, now_ns);
     return 1;
   }
   link.bundle.stir();  // what begins here may have to wait for its slot of the wire
@@ -349,10 +349,9 @@ void TcpTransport::drop(std::size_t i, std::vector<Completion>& completions, std
     const ConnectionName name = link.bundle.name();
     Status status = std::move(link.ended);
     unlist(link);
-    if (!connected(name.peer)) {
-      status.code = Code::peer_lost;
-      status.message += "; no other connection to rank " + std::to_string(name.peer) + " is left";
-    }
+    if (!connected(name.peer))
+      status = Status(Code::peer_lost, status.message + "; no other connection to rank " + std::to_string(name.peer) + " is left",
+                      name.peer, status.nic, status.op_id);
     static_cast<void>(link.bundle.take_acks(completions));  // what is wrong with them is no news any more
     link.bundle.fail(status, completions);
     events.push_back({name.peer, name.nic, std::move(status), name.peer_nic});
