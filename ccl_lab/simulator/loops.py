@@ -307,7 +307,7 @@ def _check(status: int) -> None:
     if status == _DISORDER:
         raise Inapplicable("a link would be served in another order than round by round, and there are too many messages to time each")
     if status == _TOO_MUCH:
-        raise Inapplicable(f"lanes wait for one another in a rhythm that is not found, with too many rounds to time each{_MORE}")
+        raise Inapplicable(f"rings wait for one another in a rhythm that is not found, with too many rounds to time each{_MORE}")
     if status == _TOO_MANY:
         raise Inapplicable(f"rings in both directions pass through too many nodes that are unlike each other{_MORE}")
     if status == _OVERFLOW:

@@ -1,4 +1,7 @@
-"""Rings over nodes whose latencies come again and again, as those of racks and zones do: as message by message, and few are evaluated."""
+"""Rings that go on in a longer rhythm than messages are under way in a node: as message by message, and few are evaluated.
+
+Is: latencies that come again and again, as those of racks and zones do, and rings of which there are not as many as ranks of a node.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +42,37 @@ def test_rhythms_of_racks_are_found_and_change_nothing() -> None:
         assert ends.tolist() == want.tolist(), seed
         compared, jumped = compared + 1, jumped + (how["jumped"] > how["rounds"])
     assert compared >= expected(20) and jumped >= expected(10), (compared, jumped)
+
+
+def test_rings_that_are_not_as_many_as_ranks_of_a_node() -> None:
+    """Seven through eight ranks come to a rhythm of seven rounds, of nodes in which eight are under way."""
+    compared = jumped = 0
+    for seed in first_of(range(24), fewest=10):
+        rng = np.random.default_rng([seed, 64])
+        group, nodes = int(rng.choice([5, 7, 8])), 2 * int(rng.integers(40, 70))
+        channels = int(rng.choice([each for each in range(2, group) if group % each]))
+        topology = Topology.cluster(nodes=nodes, gpus_per_node=group, nics_per_node=group, nic_gbits_per_s=400)
+        change = int(rng.integers(4))
+        if change == 1:
+            topology = topology.slow(float(rng.uniform(1, 4)), nic=(int(rng.integers(nodes)), 0))
+        if change == 2:
+            topology = topology.without((int(rng.integers(nodes)), int(rng.integers(group))))
+        options: dict[str, Any] = {"late": {int(rng.integers(topology.n_ranks)): "300us"}} if change == 3 else {}
+        nbytes = topology.n_ranks * channels * 4 * int(rng.choice([64, 256, 4096, 65536]))
+        outlined = outline("all_reduce", topology, nbytes, algorithm="ring", channels=channels)
+        want, _ = finish_times(outlined, topology, merge=False, jumps=False, **options)
+        ends, how = finish_times(outlined, topology, **options)
+        assert ends.tolist() == want.tolist(), seed
+        compared, jumped = compared + 1, jumped + (how["jumped"] > how["rounds"])
+    assert compared >= expected(20) and jumped >= expected(12), (compared, jumped)
+
+
+@pytest.mark.parametrize("slower", [False, True])
+def test_seven_rings_through_131072_ranks(slower: bool) -> None:
+    topology = Topology.preset("h100", 16384)
+    topology = topology.slow(2, nic=(7, 2)) if slower else topology
+    ends, how = finish_times(outline("all_reduce", topology, "3584MiB", algorithm="ring", channels=7), topology)
+    assert how["rounds"] * 1000 < how["jumped"] and ends.max() > 2 * (topology.n_ranks - 1) * int(topology.fabric_latency_ps[0])
 
 
 @pytest.mark.parametrize("slower", [False, True])

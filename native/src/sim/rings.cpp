@@ -101,7 +101,7 @@ RingsStatus circle(const RingsInput& in, RingsOutput& out, Manner manner, std::i
     for (Stream& each : sent) each.clear();
   }
   received = first[first_of.back()];
-  const bool watches = in.timetable && in.jumps && in.n_sizes == 1;
+  const bool watches = in.jumps && in.n_sizes == 1;
   std::int64_t look = kLook;
   bool begun = false;
   for (std::int64_t before = -1; !unit.all_done();) {
@@ -111,7 +111,7 @@ RingsStatus circle(const RingsInput& in, RingsOutput& out, Manner manner, std::i
       if (const auto status = runs.visit(u, received, sent); status != RingsStatus::ok) return status;
       received.swap(sent);
       if (watches && unit.evaluated > look) {
-        // Rings that wait for one another in a node may do so in a rhythm of their own: of three rounds, or seven.
+        // Rings that wait for one another in a node may do so in a rhythm of their own: seven of them, through eight ranks, in one of seven rounds.
         if (unit.evaluated > in.most_rounds) return RingsStatus::too_much;
         look = 2 * unit.evaluated;
         const std::int64_t rounds = rhythm(received);

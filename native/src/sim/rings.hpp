@@ -25,9 +25,10 @@
 // link whose rate changes in time adds two more: whether a message begins after the last change, and whether it is through before the next.
 // Places of batches inside a tick must not change (v of a batch is a whole number of ticks), so that tick = batch >> 20 is affine too.
 //
-// Timetable. All chains of a unit get message m at one tick, whatever their shares, so they share links in the order of rounds. Lanes that
-// wait for one another in a node again and again may come to a rhythm that is no divisor of what is under way: a period is looked for in
-// what units send, and then the circle is gone round anew with that one.
+// Timetable. All chains of a unit get message m at one tick, whatever their shares, so they share links in the order of rounds.
+//
+// Rhythm. Rings that wait for one another in a node again and again may come to a rhythm that is no divisor of what is under way: a period is
+// looked for in what units send, and then the circle is gone round anew with that one.
 #pragma once
 
 #include <cstdint>
