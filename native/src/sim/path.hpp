@@ -23,7 +23,14 @@ class Path {
     fixed_.clear();
     products_.clear();
     quotients_.clear();
+    given_up_ = false;
   }
+  // It has become too long to be worth its memory: it tells nothing, until it is cleared.
+  void give_up() {
+    *this = Path();
+    given_up_ = true;
+  }
+  [[nodiscard]] bool given_up() const { return given_up_; }
 
   // A decision by whether `value` is below, at, or above 0.
   void sign(std::int64_t value) { signs_.push_back(value); }
@@ -85,6 +92,7 @@ class Path {
 
   std::vector<std::int64_t> signs_, fixed_;
   std::vector<Pair> products_, quotients_;
+  bool given_up_ = false;
 };
 
 }  // namespace ccl_lab::sim

@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::int64_t kEnd = std::int64_t{1} << 62;  // no number of a state is beyond
 constexpr std::int64_t kPatience = 4, kLongestPause = 128;
+constexpr std::int64_t kMostNoted = std::int64_t{1} << 24;  // numbers that decided, of all visits that are noted
 
 }  // namespace
 
@@ -68,10 +69,15 @@ RingsStatus Runs::visit(std::int64_t& unit, const std::vector<Stream>& received,
   now.state.assign(unit_.state_of(unit), unit_.state_of(unit) + unit_.words());
   now.received = received;
   now.path.clear();
-  unit_.note_in(&now.path);
+  unit_.note_in(&now.path, static_cast<std::size_t>(kMostNoted / (2 * stride_)));
   const RingsStatus status = unit_.visit(unit, received, sent);
   unit_.note_in(nullptr);
   if (status != RingsStatus::ok) return status;
+  if (now.path.given_up()) {
+    in_a_row_ = 0;
+    pause_ = kLongestPause;
+    return status;
+  }
   now.ended = unit_.ended();
   if (++in_a_row_ < 2 * stride_) return status;
   const std::int64_t following = followers(unit, sent);

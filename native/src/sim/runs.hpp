@@ -11,6 +11,7 @@
 // Where only every other unit has the same links (a flat ring passes through odd nodes the other way round), the same holds of pairs: each
 // of the last two visits is compared with the one two units before it, and `stride_` is 2. Where a unit has several stations, or messages
 // under way, its loops have a period; a unit further on the wave is a whole number of periods later, or nothing follows.
+// A visit of many rounds that decide is not compared: its path would take more memory and time than the visits that it might spare.
 // A wave that a slow link sends round the ring moves on by a message a unit, so most of a ring of equal nodes is a few such runs.
 #pragma once
 

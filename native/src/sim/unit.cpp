@@ -387,6 +387,7 @@ RingsStatus Unit::visit(std::int64_t unit, const std::vector<Stream>& received, 
   ended_.clear();
   std::int64_t& now = round_[static_cast<std::size_t>(unit)];
   while (decides(now - rounds_) < 0 && status_ == RingsStatus::ok) {
+    if (path_ && path_->size() > most_noted_) stop_noting(sent);
     if (path_) note_slice(now);
     for (std::size_t c = 0; c < readers_.size(); ++c)
       if (at_work(c) && readers_[c].empty()) return status_;
@@ -402,6 +403,13 @@ void Unit::note_slice(std::int64_t round) {
   path_->fixed(slice);
   path_->sign(round - slice * per_slice_);
   path_->sign((slice + 1) * per_slice_ - round);
+}
+
+void Unit::stop_noting(std::vector<Stream>& sent) {
+  path_->give_up();
+  path_ = nullptr;
+  for (Reader& each : readers_) each.note_in(nullptr);
+  for (Stream& each : sent) each.note_in(nullptr);
 }
 
 void Unit::finish() const {

@@ -85,7 +85,11 @@ class Unit {
   [[nodiscard]] std::int64_t* state_of(std::int64_t unit) { return states_.data() + (one_state_ ? 0 : unit * words_); }
   [[nodiscard]] std::int64_t& round_of(std::int64_t unit) { return round_[static_cast<std::size_t>(unit)]; }
   [[nodiscard]] const std::vector<std::size_t>& ended() const { return ended_; }
-  void note_in(Path* path) { path_ = path; }
+  // Where it becomes longer than `most` it is given up.
+  void note_in(Path* path, std::size_t most = std::numeric_limits<std::size_t>::max()) {
+    path_ = path;
+    most_noted_ = most;
+  }
   [[nodiscard]] std::int64_t period() const { return period_; }
 
   std::int64_t evaluated = 0, jumped = 0;
@@ -145,6 +149,7 @@ class Unit {
     return batch >> kPlaceBits;
   }
   void note_slice(std::int64_t round);
+  void stop_noting(std::vector<Stream>& sent);
   [[nodiscard]] std::int64_t through(const At& at, std::int32_t link, std::int64_t start_ps, std::int64_t busy_ps, std::int64_t bytes_per_s);
   void note_order(const Served& a, const Served& b, std::int64_t batch, std::int64_t op);
   void occupy(Served& a, Served& b, std::int64_t batch, std::int64_t op);
@@ -183,6 +188,7 @@ class Unit {
   Changes changes_;
 
   Path* path_ = nullptr;
+  std::size_t most_noted_ = 0;
   std::vector<std::size_t> ended_;
   std::int64_t unit_ = 0;
   std::int64_t* state_ = nullptr;
