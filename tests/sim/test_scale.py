@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
 import tracemalloc
 from collections import Counter
 from typing import Any
@@ -26,6 +24,7 @@ from ccl_lab.topo import Topology
 from ..shares import first_of
 from .cases import links_of, random_changes, random_topology, with_own_rates
 from .oracle import Oracle
+from .peaks import printed
 
 NAMES = [(collective, name) for collective, known in ALGORITHMS.items() for name in known if collective != "all_to_allv"]
 RINGS = [("all_reduce", "ring"), ("all_gather", "ring"), ("reduce_scatter", "ring"), ("all_reduce", "hierarchical")]
@@ -413,12 +412,13 @@ def test_units_of_a_kind_are_alike(seed: int) -> None:
 
 
 PEAK = """
-import resource, sys
+import sys
 import ccl_lab as ccl
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+ccl.simulate(sys.argv[1], "h100:nodes=2", "4MiB", algorithm=sys.argv[4], result="summary")  # what is imported, once
+before = peak()
 faults = {"faults": sys.argv[5:]} if sys.argv[5:] else {}
 ccl.simulate(*sys.argv[1:4], algorithm=sys.argv[4], result="summary", **faults)
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+print(peak() - before)
 """
 
 
@@ -432,8 +432,7 @@ SLOWER = "nic:node=7,nic=2,factor=4"
 def test_memory_is_for_ranks_and_channels(what: str, nodes: int, nbytes: str, algorithm: str, faults: list[str], most: int) -> None:
     """MB beyond those of the process, with room for another machine's allocator. What nodes have in common is told once (160 and 140 MB
     where it was not)."""
-    command = [sys.executable, "-c", PEAK, what, f"h100:nodes={nodes}", nbytes, algorithm, *faults]
-    assert int(subprocess.run(command, check=True, capture_output=True, text=True).stdout) <= most
+    assert printed(PEAK, what, f"h100:nodes={nodes}", nbytes, algorithm, *faults) <= most
 
 
 def test_trees_are_timed_as_they_are_told() -> None:

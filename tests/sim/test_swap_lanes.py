@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -18,6 +15,7 @@ from ccl_lab.topo import Topology
 from ..shares import expected, first_of
 from .cases import random_network, with_own_rates
 from .draws import Drawn, drawn, some_bytes
+from .peaks import printed
 from .test_swaps import NAMES, alike
 
 
@@ -110,21 +108,20 @@ def test_131072_ranks(name: tuple[str, str], nodes: int, gpus: int, nics: int, c
 
 
 PEAK = """
-import re, sys
+import sys
 from ccl_lab.planner import outline
 from ccl_lab.simulator import finish_times
 from ccl_lab.topo import Topology
 gone = Topology.cluster(nodes=65536, gpus_per_node=1, nics_per_node=4, nic_gbits_per_s=400).without((7, 1))
 assert finish_times(outline(sys.argv[1], gone, "16GiB", algorithm=sys.argv[2], channels=4), gone)[1]["by_lane"]
-print(int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) // 1024)
+print(peak())
 """
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_memory_is_for_lanes_and_links(name: tuple[str, str]) -> None:
     """MB of the process, of half as many ranks as are timed: what they do at each step takes none."""
-    done = subprocess.run([sys.executable, "-c", PEAK, *name], check=True, capture_output=True, text=True)
-    assert int(done.stdout) <= 240
+    assert printed(PEAK, *name) <= 240
 
 
 @pytest.mark.parametrize(("name", "late", "early"), [(NAMES[0], "50ms", "1ms"), (NAMES[1], "34s", "20s")])
