@@ -102,7 +102,7 @@ class Schedule:
 
     @property
     def n_steps(self) -> int:
-        """Steps of the algorithm."""
+        """Steps of the algorithm, or ticks of its timetable."""
         return int(self.ops.step.max()) + 1 if len(self.ops) else 0
 
     def __len__(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..ir import Builder, RingLoops
-from .orders import Rings, ring_loops, rings, ticks
+from .orders import Rings, ring_loops, rings, share_nics, ticks
 from .problem import Problem
 
 
@@ -18,7 +18,8 @@ def ring(problem: Problem) -> Builder:
     Steps: n-1. Bytes sent per rank: n-1 blocks, (n-1)/n of the message. Any n, no scratch.
     Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005, 4.1.
     """
-    return along(problem, "ring", rings(problem))
+    at = rings(problem)
+    return along(problem, "ring", at, timetable=share_nics(problem.topology, at.orders))
 
 
 def along(problem: Problem, name: str, at: Rings, timetable: bool = False) -> Builder:
@@ -46,7 +47,8 @@ def along(problem: Problem, name: str, at: Rings, timetable: bool = False) -> Bu
 
 def loops(problem: Problem) -> RingLoops:
     """What `ring` repeats."""
-    return loops_along(problem, rings(problem))
+    at = rings(problem)
+    return loops_along(problem, at, timetable=share_nics(problem.topology, at.orders))
 
 
 def loops_along(problem: Problem, at: Rings, timetable: bool = False) -> RingLoops:

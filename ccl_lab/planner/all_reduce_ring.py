@@ -10,7 +10,7 @@ import numpy as np
 
 from ..ir import Builder, RingLoops
 from .cost import ring_depth
-from .orders import Rings, orders_of, rings
+from .orders import Rings, orders_of, rings, share_nics, ticks
 from .problem import Problem
 
 
@@ -35,7 +35,9 @@ def bidirectional_ring(problem: Problem) -> Builder:
 
 def _ring(problem: Problem, name: str, at: Rings) -> Builder:
     n, depth = problem.n, ring_depth(problem, at.channels)
-    b = problem.builder(name, channels=at.numbers, parts=at.units * n * depth, scratch_blocks=int(problem.in_place))
+    timetable = share_nics(problem.topology, at.orders)
+    b = problem.builder(name, channels=at.numbers, parts=at.units * n * depth, scratch_blocks=int(problem.in_place), timetable=timetable)
+    tick = ticks(problem.topology, at, depth) if timetable else None
     # Out of place OUTPUT is free until the final values come round, and those come only after the partial ones left.
     landing = b.scratch if problem.in_place else b.output
 
@@ -50,12 +52,12 @@ def _ring(problem: Problem, name: str, at: Rings) -> Builder:
         reducing, last = step < n - 1, step == 2 * n - 3
         for i in range(depth):
             arrived = chunk(at.position - 1 - step, i)
-            b.step = step
+            b.step = step if tick is None else tick(step * depth + i)
             b.wait(rank=at.rank, peer=at.prev, channel=at.channel)
             if reducing:
                 b.reduce(rank=at.rank, dst=b.output[arrived], srcs=[landing[arrived], b.input[arrived]], channel=at.channel)
             if not last:
-                b.step = step + 1
+                b.step = step + 1 if tick is None else tick(step * depth + i)
                 target = landing if step + 1 < n - 1 else b.output
                 b.put(rank=at.rank, peer=at.next, src=b.output[arrived], dst=target[arrived], channel=at.channel)
     return b
@@ -75,4 +77,5 @@ def _loops(problem: Problem, orders: np.ndarray) -> RingLoops:
     n, channel = problem.n, np.arange(len(orders))
     depth = ring_depth(problem, len(orders))
     return RingLoops(orders=orders, channel=channel, parts=len(orders) * n * depth, depth=depth, steps=2 * n - 2, reducing=n - 1,
-                     first=channel[:, None] * n * depth, stride=depth, span=1, slice_of=np.zeros((len(orders), 1), np.int64))
+                     first=channel[:, None] * n * depth, stride=depth, span=1, slice_of=np.zeros((len(orders), 1), np.int64),
+                     timetable=share_nics(problem.topology, orders))

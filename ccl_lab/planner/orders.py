@@ -127,6 +127,33 @@ def _to_spare_nics(topology: Topology, orders: np.ndarray) -> None:
     orders[:, places] = on
 
 
+def share_nics(topology: Topology, orders: np.ndarray) -> bool:
+    """Whether two rings leave a node by one NIC, or come into it by one, as those in both directions do and those around a lost NIC.
+
+    They need a timetable then. In nominal time a ring that shares its NIC takes more ticks than one that does not, or comes to a node
+    later; others overtake it all round the ring, and since links serve in that order they wait for it in every rank.
+    Cost: O(rings * nodes).
+    """
+    if topology.n_nodes == 1:
+        return False
+    channel = np.arange(len(orders))[:, None]
+    for ranks in _ends(topology, orders):
+        nics = topology.node_of[ranks] * np.int64(topology.nics_per_node) + topology.nic_of(ranks, channel)
+        if np.bincount(nics.ravel()).max() > 1:
+            return True
+    return False
+
+
+def _ends(topology: Topology, orders: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The ranks at which rings come into each node on their way, and those at which they leave it: [rings, nodes] each."""
+    sizes = topology.ranks_per_node
+    if (sizes == (size := int(sizes[0]))).all():
+        return orders[:, ::size], orders[:, size - 1 :: size]
+    node = topology.node_of[orders]
+    first = node != np.roll(node, 1, axis=1)
+    return tuple(orders[each].reshape(len(orders), -1) for each in (first, np.roll(first, -1, axis=1)))  # type: ignore[return-value]
+
+
 def rings(problem: Problem, both_ways: bool = False) -> Rings:
     """As many rings as nodes have NICs (one on a single node); with `both_ways` each ring also runs backwards."""
     return Rings.along(orders_of(problem, both_ways))

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..ir import Builder, RingLoops
 from .cost import ring_depth
-from .orders import Rings, ring_loops, rings, ticks
+from .orders import Rings, ring_loops, rings, share_nics, ticks
 from .problem import Problem
 
 
@@ -20,7 +20,8 @@ def ring(problem: Problem) -> Builder:
     that no credit has to travel back.
     Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005, 4.2.
     """
-    return along(problem, "ring", rings(problem))
+    at = rings(problem)
+    return along(problem, "ring", at, timetable=share_nics(problem.topology, at.orders))
 
 
 def along(problem: Problem, name: str, at: Rings, timetable: bool = False) -> Builder:
@@ -54,7 +55,8 @@ def along(problem: Problem, name: str, at: Rings, timetable: bool = False) -> Bu
 
 def loops(problem: Problem) -> RingLoops:
     """What `ring` repeats."""
-    return loops_along(problem, rings(problem))
+    at = rings(problem)
+    return loops_along(problem, at, timetable=share_nics(problem.topology, at.orders))
 
 
 def loops_along(problem: Problem, at: Rings, timetable: bool = False) -> RingLoops:

@@ -52,6 +52,7 @@ _MOST_EACH, _MOST_SWEPT = 2_000_000_000, 20_000_000_000
 # rhythm some 10 µs.
 _MOST_BOTH_WAYS, _MOST_BOTH_WAYS_SWEPT, _MOST_ROUNDS = 600_000_000, 200_000_000_000, 30_000_000
 _MOST_MEETING = 50_000_000_000  # where they meet in NICs, 2 to 6 ns each
+_MOST_OWN_TIME = 2_000_000_000  # of nodes in their own time, 10 ns each
 
 # Of rings in both directions one message in so many is timed by itself in the time that all of them take.
 _SWEPT_FOR_ONE = 180
@@ -88,11 +89,12 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
             "bytes": np.ascontiguousarray(sizes).ravel(), "one_by_one": one_by_one, "in_turns": in_turns, "merged": merged,
             "together_at_first": together_at_first, "timetable": loops.timetable, "followed": False, "own_time": False, "swept": False,
             "most_merged": allowed(_MOST_EACH), "most_both_ways": allowed(_MOST_BOTH_WAYS), "most_rounds": allowed(_MOST_ROUNDS),
+            "most_own_time": allowed(_MOST_OWN_TIME),
             "backward": rows.backward.astype(np.uint8)[: len(rows.backward) * both_ways], **rows.far(meet)}  # fmt: skip
 
     def again(sizes: I64, free: I64, begin: tuple[I64, I64] | None, one_by_one: bool = False) -> tuple[I64, I64, I64, dict[str, int]]:
         return evaluate(rows, loops, rings, topology, sizes, nominal_bytes, alpha_ps, memory_free_ps=free, begin=begin, jumps=jumps,
-                        changes=changes, one_by_one=one_by_one)  # fmt: skip
+                        changes=changes, one_by_one=one_by_one, together_at_first=one_by_one and stations > 1)  # fmt: skip
 
     def every_message() -> tuple[I64, I64, I64, dict[str, int]]:
         ordered = partial(evaluate, rows.without_times(), loops, rings, topology, np.ones_like(sizes[..., :1]), nominal_bytes, 0,

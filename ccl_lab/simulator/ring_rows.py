@@ -96,10 +96,11 @@ class Rows:
         else:
             late, ready = _taken(late_ps, self.rank), self._by_unit(_taken(late_ps, np.roll(self.orders, -1, axis=1)))
         # Links between switches are on no path.
-        ticks = np.broadcast_to(np.uint8(0), self.shape) if self._timetable else (self.a >= 3 * topology.n_ranks).astype(np.uint8)
+        crosses = self.a >= 3 * topology.n_ranks
+        ticks = np.broadcast_to(np.uint8(0), self.shape) if self._timetable else crosses.astype(np.uint8)
         memory, link_a, link_b = self._local_links()
         if both_ways:  # what backward rings use in the unit before is not what others use in the one after
-            link_b = np.where((ticks > 0) & self.backward[None, :, None], link_b + link_b.max() + 1, link_b)
+            link_b = np.where(crosses & self.backward[None, :, None], link_b + link_b.max() + 1, link_b)
         columns = [memory, link_a, link_b, _taken(topology.local_bytes_per_s, self.rank), _taken(links.bytes_per_s, self.a),
                    _taken(links.bytes_per_s, self.b), latency, ticks, late, ready, memory_free_ps]
         if self._timeless:

@@ -31,7 +31,7 @@ std::tuple<int, std::int64_t, std::int64_t> simulate_rings(const nb::dict& colum
       .units = c.number("units"), .chains = c.number("chains"), .stations = c.number("stations"), .depth = c.number("depth"),
       .steps = c.number("steps"), .reducing = c.number("reducing"), .alpha_ps = c.number("alpha_ps"), .n_sizes = c.number("n_sizes"),
       .nominal_bytes = c.number("nominal_bytes"),
-      .most_merged = c.number("most_merged"), .most_both_ways = c.number("most_both_ways"), .most_rounds = c.number("most_rounds"),
+      .most_merged = c.number("most_merged"), .most_both_ways = c.number("most_both_ways"), .most_rounds = c.number("most_rounds"), .most_own_time = c.number("most_own_time"),
       .copies = c.number("copies") != 0, .passes_on = c.number("passes_on") != 0, .jumps = c.number("jumps") != 0,
       .one_by_one = c.number("one_by_one") != 0, .in_turns = c.number("in_turns") != 0,
       .together_at_first = c.number("together_at_first") != 0, .followed = c.number("followed") != 0, .own_time = c.number("own_time") != 0, .swept = c.number("swept") != 0, .merged = c.number("merged") != 0,

@@ -393,7 +393,7 @@ class Sweep {
 }  // namespace
 
 bool fits_both_ways_swept(const RingsInput& in) {
-  return in.begin_ps.empty() && !in.timetable && in.steps > in.stations && in.backward.size() == static_cast<std::size_t>(in.chains) &&
+  return in.begin_ps.empty() && in.steps > in.stations && in.backward.size() == static_cast<std::size_t>(in.chains) &&
          std::ranges::all_of(in.slices, [](std::int64_t slices) { return slices == 1; });
 }
 

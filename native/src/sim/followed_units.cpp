@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "exact.hpp"
+#include "order.hpp"
 #include "stream.hpp"
 
 namespace ccl_lab::sim {
@@ -49,7 +51,7 @@ FollowedUnits::Post FollowedUnits::post(std::size_t kind_row) const {
 }
 
 void FollowedUnits::find_kinds() {
-  std::map<std::vector<std::int64_t>, std::size_t> known, known_alone;
+  std::map<std::vector<std::int64_t>, std::size_t> known, known_alone, known_links;
   const std::size_t each = chains * stations;
   std::vector<std::int64_t> key, ready;
   kind.resize(units);
@@ -74,6 +76,13 @@ void FollowedUnits::find_kinds() {
       users_.push_back({posts_.back().memory, row % each / stations, row % stations});
     }
     std::ranges::stable_sort(users_.end() - static_cast<std::ptrdiff_t>(each), users_.end(), {}, &User::memory);
+    key.clear();
+    for (std::size_t row = first; row < first + each; ++row) key.insert(key.end(), {in_.link_a[row], in_.link_b[row]});
+    const auto [which, is_other] = known_links.try_emplace(key, first_puts_.size());
+    first_puts_of_.push_back(which->second);
+    if (!is_other) continue;
+    auto& puts = first_puts_.emplace_back();
+    for (std::size_t i = 0; i < stations; ++i) puts.push_back(in_turns(u, i, i == 0 ? depth : 1));
   }
 }
 
@@ -247,6 +256,27 @@ std::int64_t FollowedUnits::sends(std::size_t unit, std::size_t at, std::uint8_t
   return end + post.latency_ps;
 }
 
+// The puts of a batch in the order in which links serve them: in turns, and in each in the order of ops. Of stations from `first` on, each its first `often`.
+std::vector<std::uint32_t> FollowedUnits::in_turns(std::size_t unit, std::size_t first, std::size_t often) const {
+  const std::size_t each = chains * stations;
+  std::vector<std::uint32_t> rows, puts;
+  for (std::size_t row = 0; row < each; ++row)
+    if (row % stations >= first) rows.push_back(static_cast<std::uint32_t>(row));
+  if (in_.begin_ps.empty()) std::ranges::sort(rows, {}, [&](std::uint32_t row) { return in_.place(static_cast<std::int64_t>(unit), row); });
+  for (std::size_t own = 0; own < often; ++own)
+    for (const std::uint32_t row : rows) puts.push_back(static_cast<std::uint32_t>(own * each) + row);
+  std::vector<std::pair<std::int64_t, std::uint32_t>> by_turn;
+  Turns turns(words);
+  for (const std::uint32_t put : puts) {
+    const Post& post = posts_of(unit)[put % each];
+    // Where chains are told when to begin there is a batch for each.
+    by_turn.emplace_back(in_.begin_ps.empty() ? turns.next(static_cast<std::int32_t>(post.a), static_cast<std::int32_t>(post.b)) : put % each, put);
+  }
+  std::ranges::stable_sort(by_turn, {}, &std::pair<std::int64_t, std::uint32_t>::first);
+  std::ranges::transform(by_turn, puts.begin(), &std::pair<std::int64_t, std::uint32_t>::second);
+  return puts;
+}
+
 // As Unit::begin and Unit::warm_up.
 void FollowedUnits::begin(std::size_t unit, std::int64_t* state, std::int64_t* starts) const {
   const Post* const posts = posts_of(unit);
@@ -267,13 +297,10 @@ void FollowedUnits::begin(std::size_t unit, std::int64_t* state, std::int64_t* s
   for (std::size_t row = 0; row < each; ++row) {
     state[row] = in_.late_ps[first + row];
     state[posts[row].memory] = in_.memory_free_ps[first + row];
+    if (!in_.begin_ps.empty()) state[row] = std::max(state[row], in_.begin_ps[(unit * chains + row / stations) * static_cast<std::size_t>(most)]);
   }
-  for (std::size_t c = 0; c < chains; ++c) {
-    for (std::size_t i = 0; i < stations; ++i) {
-      if (!in_.begin_ps.empty()) state[c * stations + i] = std::max(state[c * stations + i], in_.begin_ps[(unit * chains + c) * static_cast<std::size_t>(most)]);
-      for (std::size_t own = 0; own < depth; ++own) goes(c, i, static_cast<std::int64_t>(own), i);
-    }
-  }
+  const auto& puts = first_puts_[first_puts_of_[kind[unit]]];
+  for (const std::size_t put : puts[0]) goes(put % each / stations, put % stations, static_cast<std::int64_t>(put / each), put % stations);
   for (std::size_t row = 0; in_.copies && row < each; ++row) {
     const std::int64_t bytes = bytes_[size_of(row / stations, 0, unit * stations + row % stations, 0)];
     std::int64_t& memory = state[posts[row].memory];
@@ -281,15 +308,17 @@ void FollowedUnits::begin(std::size_t unit, std::int64_t* state, std::int64_t* s
   }
   for (std::size_t m = 0; m < (stations - 1) * depth; ++m) {
     const Work does = work(static_cast<std::int64_t>(m));
+    const std::size_t passed = m / depth;
     for (std::size_t c = 0; c < chains; ++c) {
-      for (std::size_t i = stations - 1; i > m / depth; --i) {
-        const std::size_t at = c * stations + i, origin = i - 1 - m / depth;
+      for (std::size_t i = stations - 1; i > passed; --i) {
+        const std::size_t at = c * stations + i;
         const Post& post = posts[at];
         state[at] = std::max(state[at], mail[at * depth + m % depth]);
-        if (does.adds) state[at] = state[post.memory] = std::max(state[at], state[post.memory]) + post.busy[size_of(c, 0, unit * stations + origin, m % depth)].add_ps;
-        if (does.sends) goes(c, i, static_cast<std::int64_t>(m + depth), origin);
+        if (does.adds) state[at] = state[post.memory] = std::max(state[at], state[post.memory]) + post.busy[size_of(c, 0, unit * stations + i - 1 - passed, m % depth)].add_ps;
       }
     }
+    if (!does.sends) continue;
+    for (const std::size_t row : puts[passed + 1]) goes(row / stations, row % stations, static_cast<std::int64_t>(m + depth), row % stations - 1 - passed);
   }
 }
 

@@ -86,6 +86,7 @@ class FollowedUnits {
 
   void find_sizes();
   void find_kinds();
+  [[nodiscard]] std::vector<std::uint32_t> in_turns(std::size_t unit, std::size_t first, std::size_t often) const;
   [[nodiscard]] Post post(std::size_t kind_row) const;
   [[nodiscard]] std::size_t kind_row(std::size_t unit) const { return static_cast<std::size_t>(in_.kind_row(static_cast<std::int64_t>(unit))); }
   [[nodiscard]] Work work(std::int64_t message) const;
@@ -116,6 +117,10 @@ class FollowedUnits {
   std::vector<std::uint8_t> size_;      // of each of in.bytes
   std::vector<Post> posts_;             // [kinds][chains][stations]
   std::vector<User> users_;             // the same
+  // What is put before a message comes from elsewhere, in the order in which links serve it: [ways of links][how far the first messages have come], rows of
+  // stations, of the messages that they begin with one after the other. And by kind the way of its links.
+  std::vector<std::vector<std::vector<std::uint32_t>>> first_puts_;
+  std::vector<std::size_t> first_puts_of_;
 };
 
 }  // namespace ccl_lab::sim

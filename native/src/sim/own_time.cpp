@@ -32,7 +32,7 @@ constexpr std::int64_t kToFollow = 2;     // rounds after which memories are wha
 constexpr std::int64_t kPatience = 64;    // rounds without a jump before a unit joins the band; each time that it was in vain twice as many
 // Places for which messages are taken out of the band at a time: few at first, since units that join the band have to come as far as it is, all of them.
 constexpr std::int64_t kLeastAhead = 64, kMostAhead = 512;
-constexpr std::int64_t kMost = 400'000'000, kMostOfMany = 600'000'000;  // messages of a station; of many chains references alone take seconds
+constexpr std::int64_t kLeastBudget = 1'000'000;  // messages
 constexpr std::int64_t kOfBand = 2;       // rounds that are evaluated in the time that one of the band takes
 constexpr std::int64_t kFarAhead = 1024;   // places by which the band is so far ahead that another one is begun
 constexpr std::int64_t kLongestPause = 64;  // strides without a look, where offsets do not come back
@@ -46,7 +46,7 @@ class OwnTime {
     if (!units_.fits() || !units_.memories_apart() || units_.messages > 2 * n_ * group_) return RingsStatus::bad_input;
     find_works();
     const std::int64_t all = n_ * in_.chains * in_.stations * units_.messages * units_.most;
-    budget_ = std::clamp<std::int64_t>(all / 4, 1'000'000, in_.chains > 4 ? kMostOfMany : kMost) / (in_.chains * in_.stations);
+    budget_ = std::min(std::max<std::int64_t>(all / 4, kLeastBudget), in_.most_own_time) / (in_.chains * in_.stations);
     allowed_ = budget_ / 4 * 3;
     band_.emplace(units_, lengths_, out_);
     patience_.assign(static_cast<std::size_t>(n_), kPatience);

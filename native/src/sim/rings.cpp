@@ -32,7 +32,6 @@ bool good(const RingsInput& in) {
   if (!in.backward.empty() && (in.backward.size() != in.slices.size() || !(in.swept ? fits_both_ways_swept(in) : fits_both_ways(in)))) return false;
   const std::int64_t most = *std::max_element(in.slices.begin(), in.slices.end());
   if (most > 1 && (in.stations > 1 || in.begin_ps.empty())) return false;
-  if (in.timetable && !in.backward.empty()) return false;
   if (!in.far.empty() && !(in.swept && fits_both_ways_swept(in) && fits_both_ways_meeting(in))) return false;
   if (in.n_sizes != 1 && in.n_sizes != in.units * in.stations) return false;
   const auto each = static_cast<std::size_t>(in.chains * in.stations), kinds = in.memory.size() / each;

@@ -53,8 +53,8 @@ struct RingsInput {
   std::int64_t n_sizes = 1;   // 1, or one size for each position of the ring
   std::int64_t nominal_bytes = 0;  // of every message, in nominal time
   // How many may be evaluated, neither jumped over nor passed on: messages of merged chains, some 30 ns each, and of rings both ways, 50 ns
-  // to 0.2 us, and rounds in which nodes wait for one another, some 10 us.
-  std::int64_t most_merged = kNoLimit, most_both_ways = kNoLimit, most_rounds = kNoLimit;
+  // to 0.2 us, rounds in which nodes wait for one another, some 10 us, and messages of units in their own time, 10 ns.
+  std::int64_t most_merged = kNoLimit, most_both_ways = kNoLimit, most_rounds = kNoLimit, most_own_time = kNoLimit;
   bool copies = false;        // a station copies its own message after it sent it
   bool passes_on = false;     // puts to others follow the last wait of a slice, in a batch of their own
   bool jumps = true;          // false: every round is evaluated, for tests
