@@ -66,7 +66,7 @@ _OK, _DISORDER, _OVERFLOW, _BAD, _OUT_OF_MEMORY, _TOO_MANY, _TOO_MUCH = range(7)
 def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: Topology, sizes: I64, nominal_bytes: int,
              alpha_ps: int, *, memory_free_ps: I64 | None = None, begin: tuple[I64, I64] | None = None, merge: bool = True,
              jumps: bool = True, merged: bool = False, known: dict[Any, Any] | None = None, changes: Changes = NONE,
-             one_by_one: bool = False, in_turns: bool = False, together_at_first: bool = False,
+             one_by_one: bool = False, together_at_first: bool = False,
              every: bool = False) -> tuple[I64, I64, I64, dict[str, int]]:  # fmt: skip
     """(finish_ps [units, chains, stations], end_ps and end_batch [units, chains, slices], counts of rounds) of some rings.
 
@@ -86,11 +86,11 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
     def told(several: int) -> dict[str, Any]:
         return _told(rows, loops, rings, topology, kinds, begin, several, changes) | {
             "alpha_ps": alpha_ps, "nominal_bytes": nominal_bytes, "n_sizes": sizes.shape[-1], "jumps": jumps,
-            "bytes": np.ascontiguousarray(sizes).ravel(), "one_by_one": one_by_one, "in_turns": in_turns, "merged": merged,
+            "bytes": np.ascontiguousarray(sizes).ravel(), "one_by_one": one_by_one, "merged": merged,
             "together_at_first": together_at_first, "timetable": loops.timetable, "followed": False, "own_time": False, "swept": False,
             "most_merged": allowed(_MOST_EACH), "most_both_ways": allowed(_MOST_BOTH_WAYS), "most_rounds": allowed(_MOST_ROUNDS),
             "most_own_time": allowed(_MOST_OWN_TIME),
-            "backward": rows.backward.astype(np.uint8)[: len(rows.backward) * both_ways], **rows.far(meet)}  # fmt: skip
+            "backward": rows.backward.astype(np.uint8)[: len(rows.backward) * both_ways], "far": rows.far(meet)}  # fmt: skip
 
     def again(sizes: I64, free: I64, begin: tuple[I64, I64] | None, one_by_one: bool = False) -> tuple[I64, I64, I64, dict[str, int]]:
         return evaluate(rows, loops, rings, topology, sizes, nominal_bytes, alpha_ps, memory_free_ps=free, begin=begin, jumps=jumps,
@@ -104,7 +104,7 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
     messages = units * chains * stations * slices * loops.depth * loops.steps
     if both_ways := bool(rows.backward.any()) and (turn > 2 or told_all):
         kinds, meet = rows.kinds(free, both_ways), rows.meet
-        if meet and one_by_one:
+        if meet and (one_by_one or not kinds.same_links_every_other):
             raise Inapplicable(_MEET)
         if meet or told_all:
             return every_message()
@@ -210,17 +210,13 @@ def _both_ways_swept(ordered: Callable[..., Any], inputs: dict[str, Any], shape:
                      messages: int) -> tuple[I64, I64, I64, dict[str, int]]:  # fmt: skip
     """What `evaluate` returns, each of `messages` of rings in both directions told; without ends of slices.
 
-    ordered: raises Inapplicable unless links serve all chains side by side (False), or some after the others (True); no time matters to it.
+    ordered: raises Inapplicable unless links serve all chains side by side; no time matters to it.
     """
     meet = len(inputs["far"]) > 0
     most, each_s = (_MOST_MEETING, 4e-9) if meet else (_MOST_BOTH_WAYS_SWEPT, 1.1e-9)
     check_work(messages, most, f"messages of rings in both directions{' that meet in NICs' * meet}", each_s)
-    in_turns = False
-    try:
-        ordered(in_turns=in_turns)
-    except Inapplicable:
-        ordered(in_turns=(in_turns := True))
-    status, rounds, jumped = _core.simulate_rings({**inputs, "swept": True, "in_turns": in_turns})
+    ordered()
+    status, rounds, jumped = _core.simulate_rings({**inputs, "swept": True})
     if meet and status == _BAD:
         raise Inapplicable(_MEET)
     _check(status)

@@ -26,6 +26,12 @@ class Kinds(NamedTuple):
     of: npt.NDArray[np.int32]
     columns: list[npt.NDArray[Any]]
 
+    @property
+    def same_links_every_other(self) -> bool:
+        """Whether all units have the same links, or every other one has, all round."""
+        links = np.stack(self.columns[:3], axis=1)[self.of]
+        return any(len(links) % apart == 0 and (links[apart:] == links[:-apart]).all() for apart in (1, 2))
+
 
 class Rows:
     """Stations of some rings in the units of a topology: ranks and the links of their paths, [units, chains, stations].
@@ -128,14 +134,9 @@ class Rows:
         far = self.b[:, :, -1]
         return bool(np.intersect1d(far[:, self.backward], far[:, ~self.backward]).size)
 
-    def far(self, meet: bool) -> dict[str, npt.NDArray[np.int32]]:
-        """Links that receive what leaves a unit, [units * chains]; and which of its node's links those of the first unit are, [chains].
-
-        Nothing where rings do not `meet` in them."""
-        far = np.ascontiguousarray(self.b[: len(self.b) * meet, :, -1], np.int32)
-        if not meet:
-            return {"far": far.ravel(), "far_names": far.ravel()}
-        return {"far": far.ravel(), "far_names": np.ascontiguousarray(self._topology.link_in_node[far[0]], np.int32)}
+    def far(self, meet: bool) -> npt.NDArray[np.int32]:
+        """Links that receive what leaves a unit, [units * chains]; nothing where rings do not `meet` in them."""
+        return np.ascontiguousarray(self.b[: len(self.b) * meet, :, -1], np.int32).ravel()
 
 
 def _path(orders: I64, stations: int, topology: Topology, channel: I64) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:

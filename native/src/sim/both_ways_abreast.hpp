@@ -54,8 +54,6 @@ struct Changing {
 struct Rounds {
   std::int64_t first, count, adding, sending, all, depth;
   std::size_t stations, chains;
-  const std::uint32_t *turn_ends;  // where the chains of a turn end, of those that are served
-  std::size_t turns;
 };
 
 // Of units abreast, or of one lane of theirs: numbers, row after row, and by chain the messages of the neighbour, and their own, one row a round,
@@ -168,31 +166,23 @@ template <std::size_t kLanes, bool kLonger, bool kChanging>
     }
     const Places* place = of.places;
     const Fixed* fixed = of.fixed;
-    std::size_t chains = 0;
-    for (std::size_t turn = 0; turn < at.turns; ++turn) {
-      const std::size_t count = at.turn_ends[turn] - chains;
-      chains = at.turn_ends[turn];
-      for (std::size_t i = 0; i < at.stations; ++i) {
-        const std::int64_t message = at.first + k + static_cast<std::int64_t>(i) * at.depth;
-        if (i > 0 && message >= at.all) {
-          place += count * (at.stations - i), fixed += count * (at.stations - i);
-          break;
+    for (std::size_t i = 0; i < at.stations; ++i) {
+      const std::int64_t message = at.first + k + static_cast<std::int64_t>(i) * at.depth;
+      if (i > 0 && message >= at.all) break;
+      const bool adds = message < at.adding, sends = message < at.sending, leaves = sends && i + 1 == at.stations;
+      for (const Places* const end = place + at.chains; place < end; ++place, ++fixed) {
+        const Passing passing{of.state + place->clock, of.state + place->left, of.state + place->memory, of.state + place->a, of.state + place->b,
+                              chain[place->chain].carried.lane.data(), chain[place->chain].longer.lane.data(), chain[place->chain].add.lane.data(),
+                              chain[place->chain].a_ps.lane.data(), of.plain, fixed, of.lane};
+        if constexpr (kChanging) {
+          pass_changing(passing, *of.changing, place->row, adds, sends);
+        } else if (kLanes > 1 && fixed->plain) {
+          pass<kLanes, kLonger, true>(passing, adds, sends);
+        } else {
+          pass<kLanes, kLonger, false>(passing, adds, sends);
         }
-        const bool adds = message < at.adding, sends = message < at.sending, leaves = sends && i + 1 == at.stations;
-        for (const Places* const end = place + count; place < end; ++place, ++fixed) {
-          const Passing passing{of.state + place->clock, of.state + place->left, of.state + place->memory, of.state + place->a, of.state + place->b,
-                                chain[place->chain].carried.lane.data(), chain[place->chain].longer.lane.data(), chain[place->chain].add.lane.data(),
-                                chain[place->chain].a_ps.lane.data(), of.plain, fixed, of.lane};
-          if constexpr (kChanging) {
-            pass_changing(passing, *of.changing, place->row, adds, sends);
-          } else if (kLanes > 1 && fixed->plain) {
-            pass<kLanes, kLonger, true>(passing, adds, sends);
-          } else {
-            pass<kLanes, kLonger, false>(passing, adds, sends);
-          }
-          if (leaves)
-            for (std::size_t lane = 0; lane < kLanes; ++lane) of.goes[place->chain][round + lane] = passing.message[lane];
-        }
+        if (leaves)
+          for (std::size_t lane = 0; lane < kLanes; ++lane) of.goes[place->chain][round + lane] = passing.message[lane];
       }
     }
   }

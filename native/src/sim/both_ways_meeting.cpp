@@ -104,14 +104,12 @@ class Meeting {
     begin();
     const std::int64_t rounds = in_.steps;
     for (std::int64_t k = 0; k < rounds; ++k) {
-      for (const auto& chains : turns_) {
-        for (const std::size_t c : chains) come_in(c, k);
-        for (std::size_t i = 0; i < stations_; ++i) {
-          const std::int64_t message = k + static_cast<std::int64_t>(i);
-          if (i > 0 && message >= rounds) break;
-          for (const std::size_t c : chains)
-            for (std::size_t p = 0; p < stride_; ++p) handle(p, c, i, message, message + 1 < rounds, columns_[p].message[c].data());
-        }
+      for (std::size_t c = 0; c < chains_; ++c) come_in(c, k);
+      for (std::size_t i = 0; i < stations_; ++i) {
+        const std::int64_t message = k + static_cast<std::int64_t>(i);
+        if (i > 0 && message >= rounds) break;
+        for (std::size_t c = 0; c < chains_; ++c)
+          for (std::size_t p = 0; p < stride_; ++p) handle(p, c, i, message, message + 1 < rounds, columns_[p].message[c].data());
       }
     }
     out.rounds = in_.units * rounds;
@@ -158,9 +156,6 @@ class Meeting {
           memory = later(memory, static_cast<double>(in_.memory_free_ps[at]));
         }
     }
-    RingsOutput none;
-    const Unit order(in_, none, Manner{.in_turns = in_.in_turns}, 0, true);
-    for (const auto& turn : order.turns()) turns_.emplace_back(turn.begin(), turn.end());
   }
 
   Takes takes_of(std::size_t p, std::size_t r) {
@@ -321,7 +316,6 @@ class Meeting {
   const std::size_t units_, chains_, stations_, rows_;
   std::size_t stride_ = 1, count_ = 0;        // from one unit of a column to the next one, and how many it has
   std::int64_t bytes_ = 0, more_ = 0;         // of a message, and how many more a longer one has
-  std::vector<std::vector<std::size_t>> turns_;  // chains, as a unit serves them in a round
   std::vector<Units> columns_;
   std::vector<double> other_;
   decltype(&take_base) take_ = take_for(Target::best), add_ = add_alone_for(Target::best), send_ = send_on_for(Target::best),
@@ -332,8 +326,7 @@ class Meeting {
 }  // namespace
 
 bool fits_both_ways_meeting(const RingsInput& in) {
-  return in.far.size() == static_cast<std::size_t>(in.units * in.chains) && in.far_names.size() == static_cast<std::size_t>(in.chains) &&
-         std::ranges::all_of(in.far_names, [](std::int32_t name) { return name >= 0 && name < 1 << 20; }) && in.steps > in.stations;
+  return in.far.size() == static_cast<std::size_t>(in.units * in.chains) && in.steps > in.stations;
 }
 
 RingsStatus both_ways_meeting(const RingsInput& in, RingsOutput& out) {

@@ -1,11 +1,11 @@
 // Rings in both directions that meet in a NIC: what a unit receives from the one before and from the one after goes through one link.
 //
-// Is: the times of rings.hpp for such units, every message, one turn of a round after the other, all units in it. Is not: a check of the order in
+// Is: the times of rings.hpp for such units, every message, round by round, all units in it. Is not: a check of the order in
 // which links serve (as in both_ways_swept.hpp). Invariant: whole picoseconds below 2^52, as in swept.hpp.
 //
-// How. A link that is served by turns is free when the later of its two last messages is through, since times rise; so a unit asks the unit two
-// further on, which sends to the same one from the other side, when its last message was through. That is another one in each turn: no unit can go
-// ahead by more than a turn, and numbers of all units lie in columns.
+// How. A link that two chains share is free when the later of their two last messages is through, since times rise; so a unit asks the unit two
+// further on, which sends to the same one from the other side, when its last message was through. That is another one for each chain: no unit can go
+// ahead by a round, and numbers of all units lie in columns.
 #pragma once
 
 #include "rings.hpp"

@@ -81,13 +81,8 @@ class Sweep {
 
   // Rows of a unit in the order in which they are served in a round.
   void find_order() {
-    RingsOutput none;
-    const Unit unit(in_, none, Manner{.in_turns = in_.in_turns}, 0, true);
-    for (const auto& turn : unit.turns()) {
-      for (std::size_t i = 0; i < stations_; ++i)
-        for (const std::int64_t chain : turn) served_.push_back(static_cast<std::size_t>(chain) * stations_ + i);
-      turn_ends_.push_back(static_cast<std::uint32_t>(served_.size() / stations_));
-    }
+    for (std::size_t i = 0; i < stations_; ++i)
+      for (std::size_t chain = 0; chain < chains_; ++chain) served_.push_back(chain * stations_ + i);
   }
 
   // A kind's links, numbered as its rows come to them: so nodes that are passed through the other way round have the same numbers.
@@ -200,7 +195,7 @@ class Sweep {
   RingsStatus begin() {
     for (auto* all : {&now_, &then_}) all->assign(words_ + chains_ * period_, Column(units_));
     RingsOutput none;
-    Unit unit(in_, none, Manner{.together_at_first = true, .in_turns = in_.in_turns}, 0, true);
+    Unit unit(in_, none, Manner{.together_at_first = true}, 0, true);
     std::vector<Stream> sent(chains_, Stream(static_cast<std::int64_t>(period_)));
     for (std::size_t u = 0; u < units_; ++u) {
       if (const auto status = unit.begin(static_cast<std::int64_t>(u), sent); status != RingsStatus::ok) return status;
@@ -291,8 +286,7 @@ class Sweep {
   void visit_tile(std::size_t tile, std::size_t number) {
     const std::int64_t all = in_.steps * in_.depth, first = static_cast<std::int64_t>(number * period_);
     const Rounds at{.first = first, .count = std::min(static_cast<std::int64_t>(period_), all - first), .adding = in_.reducing * in_.depth,
-                    .sending = all - in_.depth, .all = all, .depth = in_.depth, .stations = stations_, .chains = chains_,
-                    .turn_ends = turn_ends_.data(), .turns = turn_ends_.size()};
+                    .sending = all - in_.depth, .all = all, .depth = in_.depth, .stations = stations_, .chains = chains_};
     const bool tells = first + 3 * static_cast<std::int64_t>(period_) > all;  // when the last messages leave
     const auto count = static_cast<std::size_t>(at.count);
     std::array<const double*, kMostChains> came{};
@@ -371,7 +365,6 @@ class Sweep {
   std::int64_t bytes_ = 0, more_ = 0;        // of a message, and how many more a longer one has
   std::vector<std::uint8_t> longer_;
   std::vector<std::size_t> served_;
-  std::vector<std::uint32_t> turn_ends_;
   std::size_t words_ = 0;                    // numbers of a unit
   std::size_t stride_ = 1;                   // from one unit abreast to the next one
   std::vector<Places> places_;               // rows of those that differ

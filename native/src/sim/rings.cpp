@@ -160,11 +160,9 @@ RingsStatus circles(const RingsInput& in, RingsOutput& out, Manner manner) {
 // begin before another one of its batch that comes first in the order of ops.
 template <class Evaluate>
 RingsStatus in_some_manner(const RingsInput& in, RingsOutput& out, const Evaluate& evaluate) {
-  RingsStatus status = evaluate(in, out, Manner{.together_at_first = in.together_at_first, .in_turns = in.in_turns});
+  RingsStatus status = evaluate(in, out, Manner{.together_at_first = in.together_at_first});
   if (in.one_by_one || in.chains == 1 || (in.stations == 1 && !in.timetable)) return status;
-  for (const Manner manner : {Manner{.together = true}, Manner{.in_turns = true}, Manner{.together = true, .in_turns = true}})
-    if (status == RingsStatus::disorder) status = evaluate(in, out, manner);
-  return status;
+  return status == RingsStatus::disorder ? evaluate(in, out, Manner{.together = true}) : status;
 }
 
 }  // namespace

@@ -58,9 +58,8 @@ struct RingsInput {
   bool copies = false;        // a station copies its own message after it sent it
   bool passes_on = false;     // puts to others follow the last wait of a slice, in a batch of their own
   bool jumps = true;          // false: every round is evaluated, for tests
-  bool one_by_one = false;    // puts of one batch begin in the order of ops, or it is `disorder` (else other manners of Unit are tried)
-  bool in_turns = false;      // of which this is the first, and with one_by_one the only one: chains go through a unit in turns (unit.hpp)
-  bool together_at_first = false;  // and this, too
+  bool one_by_one = false;    // puts of one batch begin in the order of ops, or it is `disorder` (else the other manner of Unit is tried)
+  bool together_at_first = false;  // but for the puts before a message comes (unit.hpp)
   bool followed = false;      // every message all the way round, as if they went round by round, one by one (followed.hpp): times alone
   bool own_time = false;      // as followed, where units have no need to wait for messages (own_time.hpp): times alone
   bool swept = false;         // all units at once, every message, as if they went round by round (swept.hpp): times alone
@@ -68,9 +67,8 @@ struct RingsInput {
   bool timetable = false;     // message m comes to a unit at tick m + 1, on every chain, and transfers take no ticks (ccl_lab/ir/loops.py)
 
   std::span<const std::uint8_t> backward;  // [chains] that send to the unit before; empty: none does, or all units are alike (both_ways.hpp)
-  // Where rings meet in a NIC (both_ways_meeting.hpp): [units][chains] the link that receives what a chain sends out of a unit, and [chains] which of its
-  // node's links that is.
-  std::span<const std::int32_t> far, far_names;
+  // Where rings meet in a NIC (both_ways_meeting.hpp): [units][chains] the link that receives what a chain sends out of a unit.
+  std::span<const std::int32_t> far;
   std::span<const std::int64_t> slices;   // [chains] how often the steps are repeated; 1 where stations > 1
   std::span<const std::int64_t> bytes;    // [chains][most slices][depth][n_sizes] of a message that is at position p after step s: p - 1 - s
   std::span<const std::int64_t> group;    // [chains][most slices] place of the slice in the order of ops

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <numeric>
 #include <span>
 #include <utility>
 
@@ -31,32 +30,6 @@ Unit::Unit(const RingsInput& in, const RingsOutput& out, Manner manner, std::int
   last_.resize(static_cast<std::size_t>(words_));
   change_.resize(last_.size());
   change_before_.resize(last_.size());
-  if (manner.in_turns) {
-    find_turns();
-  } else {
-    turns_.emplace_back(static_cast<std::size_t>(in.chains));
-    std::iota(turns_[0].begin(), turns_[0].end(), 0);
-  }
-}
-
-// In which turns chains leave: of the puts of one batch to the next unit, as most units are.
-void Unit::find_turns() {
-  std::vector<std::int64_t> units(in_.memory.size() / static_cast<std::size_t>(in_.rows_of_unit()), 0), chains(static_cast<std::size_t>(in_.chains));
-  for (const std::int32_t kind : in_.kind_of) ++units[static_cast<std::size_t>(kind)];
-  const auto first = (std::ranges::max_element(units) - units.begin()) * in_.rows_of_unit();
-  const auto last = [&](std::int64_t chain) { return static_cast<std::size_t>((chain + 1) * in_.stations - 1); };
-  std::iota(chains.begin(), chains.end(), 0);
-  std::ranges::sort(chains, {}, [&](std::int64_t chain) { return in_.row[last(chain)]; });
-  const auto& names = in_.far_names;
-  Turns turns(static_cast<std::size_t>(links_ + (names.empty() ? 0 : 1 + *std::ranges::max_element(names))));
-  for (const std::int64_t chain : chains) {
-    const std::size_t row = static_cast<std::size_t>(names.empty() ? first : in_.kind_row(0)) + last(chain);
-    const auto b = names.empty() ? in_.link_b[row] : static_cast<std::int32_t>(links_) + names[static_cast<std::size_t>(chain)];
-    const auto turn = static_cast<std::size_t>(turns.next(in_.link_a[row], b));
-    if (turn >= turns_.size()) turns_.resize(turn + 1);
-    turns_[turn].push_back(chain);
-  }
-  for (auto& each : turns_) std::ranges::sort(each);
 }
 
 void Unit::select(std::int64_t unit) {
@@ -359,17 +332,15 @@ void Unit::begin_like(std::int64_t unit, std::int64_t other) {
 void Unit::round(std::vector<Stream>& sent) {
   const std::int64_t now = round_[static_cast<std::size_t>(unit_)];
   const std::int64_t slice = most_slices_ == 1 ? 0 : now / per_slice_, first = now - slice * per_slice_;
-  for (const auto& chains : turns_) {
-    for (std::int64_t i = 0; i < in_.stations; ++i) {
-      if (i > 0 && decides(first + i * in_.depth - per_slice_) >= 0) break;  // only where stations > 1, and then there is one slice
-      for (const std::int64_t c : chains) {
-        const auto chain = static_cast<std::size_t>(c);
-        if (slice >= in_.slices[chain]) continue;
-        const std::int64_t message = first + i * in_.depth;
-        handle(at(c, i, slice, message), i == 0 ? readers_[chain].next() : mail(c, i, message), sent);
-      }
-      put_together(sent);
+  for (std::int64_t i = 0; i < in_.stations; ++i) {
+    if (i > 0 && decides(first + i * in_.depth - per_slice_) >= 0) break;  // only where stations > 1, and then there is one slice
+    for (std::int64_t c = 0; c < in_.chains; ++c) {
+      const auto chain = static_cast<std::size_t>(c);
+      if (slice >= in_.slices[chain]) continue;
+      const std::int64_t message = first + i * in_.depth;
+      handle(at(c, i, slice, message), i == 0 ? readers_[chain].next() : mail(c, i, message), sent);
     }
+    put_together(sent);
   }
   ++evaluated;
   ++round_[static_cast<std::size_t>(unit_)];

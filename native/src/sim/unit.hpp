@@ -57,7 +57,6 @@ class Choices {
 struct Manner {
   bool together = false;  // puts of one batch take turns before any of them begins, as where rings come to a rank by different ways
   bool together_at_first = false;  // only of what is sent before a message comes in
-  bool in_turns = false;  // chains whose messages left the unit before in a later turn, of a NIC that they share, go through this one later
 };
 
 class Unit {
@@ -65,9 +64,6 @@ class Unit {
   // period: rounds after which all may repeat, a multiple of the messages under way; 0: as many as those. one_state: what a unit remembers
   // is forgotten when another one begins.
   Unit(const RingsInput& in, const RingsOutput& out, Manner manner = {}, std::int64_t period = 0, bool one_state = false);
-
-  // The chains that a unit serves in a round one station after the other, then the next ones.
-  [[nodiscard]] const std::vector<std::vector<std::int64_t>>& turns() const { return turns_; }
 
   // What can be done before a message comes in. `sent`: one stream per chain.
   RingsStatus begin(std::int64_t unit, std::vector<Stream>& sent);
@@ -101,7 +97,6 @@ class Unit {
     Post* post;
   };
 
-  void find_turns();
   void select(std::int64_t unit);
   [[nodiscard]] At at(std::int64_t chain, std::int64_t station, std::int64_t slice, std::int64_t message);
   void round(std::vector<Stream>& sent);
@@ -200,7 +195,6 @@ class Unit {
     std::int64_t batch, op, turn, served;  // served: turns that its links have given away before, one bit each
   };
   bool together_, together_at_first_, one_state_;
-  std::vector<std::vector<std::int64_t>> turns_;
   std::vector<Put> puts_;      // of the batches that are being put together
   std::vector<Message> mail_;  // nothing is left in it after a round
   RingsStatus status_ = RingsStatus::ok;
