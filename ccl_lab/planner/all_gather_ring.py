@@ -15,7 +15,7 @@ from .problem import Problem
 def ring(problem: Problem) -> Builder:
     """Ring all_gather.
 
-    Steps: n-1. Bytes sent per rank: n-1 blocks, (n-1)/n of the message. Any n, no scratch.
+    Steps: n-1, or a timetable where rings share NICs. Bytes sent per rank: n-1 blocks, (n-1)/n of the message. Any n, no scratch.
     Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005, 4.1.
     """
     at = rings(problem)

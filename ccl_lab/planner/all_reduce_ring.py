@@ -17,8 +17,8 @@ from .problem import Problem
 def ring(problem: Problem) -> Builder:
     """Ring all_reduce.
 
-    Steps: 2(n-1). Bytes sent per rank: 2(n-1)/n of the message. Any n. Out of place it needs no scratch: partial sums
-    land in OUTPUT; in place one block of scratch.
+    Steps: 2(n-1), or a timetable where rings share NICs. Bytes sent per rank: 2(n-1)/n of the message. Any n. Out of place it needs no
+    scratch: partial sums land in OUTPUT; in place one block of scratch.
     Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 2009.
     """
     return _ring(problem, "ring", rings(problem))
@@ -27,8 +27,8 @@ def ring(problem: Problem) -> Builder:
 def bidirectional_ring(problem: Problem) -> Builder:
     """Ring all_reduce on half of the message clockwise and on the other half counterclockwise.
 
-    Steps: 2(n-1). Bytes sent per rank: 2(n-1)/n of the message, half to each neighbour, so that links used in one
-    direction by a single ring carry data both ways. Source: as ring; two directions as in torus collectives.
+    Steps and bytes as `ring`, half to each neighbour, so that links used in one direction by a single ring carry data both ways.
+    Source: as ring; two directions as in torus collectives.
     """
     return _ring(problem, "bidirectional_ring", rings(problem, both_ways=True))
 

@@ -16,8 +16,8 @@ from .problem import Problem
 def ring(problem: Problem) -> Builder:
     """Ring reduce_scatter.
 
-    Steps: n-1. Bytes sent per rank: n-1 blocks, (n-1)/n of the message. Any n; n blocks of scratch, each written once, so
-    that no credit has to travel back.
+    Steps: n-1, or a timetable where rings share NICs. Bytes sent per rank: n-1 blocks, (n-1)/n of the message. Any n; n blocks of
+    scratch, each written once, so that no credit has to travel back.
     Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005, 4.2.
     """
     at = rings(problem)
