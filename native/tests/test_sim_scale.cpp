@@ -24,7 +24,7 @@ struct Ring {
   std::vector<std::int32_t> kind_of, memory, a, b;  // of each unit its own kind
   std::vector<std::int64_t> memory_rate, rate, latency, zeros, row, row_step, finish;
   std::vector<std::uint8_t> ticks, backward;
-  std::vector<std::int32_t> far, far_names;
+  std::vector<std::int32_t> far;
   bool swept = false;
 
   Ring(std::int64_t n, std::int64_t steps_, std::int64_t reducing_, std::int64_t chains_ = 1) : units(n), steps(steps_), reducing(reducing_), chains(chains_) {
@@ -51,7 +51,7 @@ struct Ring {
     RingsInput in;
     in.units = units, in.chains = chains, in.stations = 1, in.steps = steps, in.reducing = reducing, in.jumps = jumps, in.merged = merged;
     in.n_sizes = static_cast<std::int64_t>(bytes.size() / group.size()), in.followed = followed, in.own_time = own_time;
-    in.backward = backward, in.swept = swept, in.far = far, in.far_names = far_names;
+    in.backward = backward, in.swept = swept, in.far = far;
     const std::vector<std::int64_t> zero_batches(begin.size());
     in.nominal_bytes = *std::max_element(bytes.begin(), bytes.end());
     in.slices = slices, in.bytes = bytes, in.group = group, in.memory = memory, in.link_a = a, in.link_b = b;
@@ -154,7 +154,7 @@ TEST(rings_both_ways_by_every_message) {
   }
 }
 
-// Turn by turn: where no NIC is shared as in any other way; where each receives from both sides, no sooner.
+// Every message: where no NIC is shared as in any other way; where each receives from both sides, no sooner.
 TEST(rings_both_ways_that_meet) {
   std::mt19937_64 random(3);
   for (int round = 0; round < 60; ++round) {
@@ -167,13 +167,11 @@ TEST(rings_both_ways_that_meet) {
     ring.swept = true;
     CHECK(ring.run(false) == RingsStatus::ok);
     const std::vector<std::int64_t> found = ring.finish;
-    ring.far_names = {0, 1};
     for (std::int32_t u = 0; u < 2 * n; ++u) ring.far.push_back(u);
     RingsOutput counts;
     CHECK(ring.run(false, &counts) == RingsStatus::ok);
     CHECK(found == ring.finish);
     CHECK_EQ(counts.rounds, n * ring.steps);
-    ring.far_names = {0, 0};
     for (std::int64_t u = 0; u < n; ++u) {
       ring.far[static_cast<std::size_t>(2 * u)] = static_cast<std::int32_t>((u + 1) % n);
       ring.far[static_cast<std::size_t>(2 * u + 1)] = static_cast<std::int32_t>((u + n - 1) % n);
