@@ -134,7 +134,7 @@ def share_nics(topology: Topology, orders: np.ndarray) -> bool:
     later; others overtake it all round the ring, and since links serve in that order they wait for it in every rank.
     Cost: O(rings * nodes).
     """
-    if topology.n_nodes == 1:
+    if topology.n_nodes == 1 or len(orders) == 1:
         return False
     channel = np.arange(len(orders))[:, None]
     for ranks in _ends(topology, orders):
