@@ -8,12 +8,12 @@ comparison of the predictions: where links are shared the tiers answer different
 
 from __future__ import annotations
 
-import resource
 import time
 from collections.abc import Callable
 from typing import Any
 
 import ccl_lab as ccl
+from ccl_lab.cli.memory import peak_rss_bytes
 from ccl_lab.ir import Schedule
 from ccl_lab.simulator import Job, exact_times, shared_times
 from ccl_lab.topo import Topology
@@ -49,6 +49,6 @@ def run() -> dict[str, Any]:
         shared_s, (shared,) = _fastest(lambda t=topology, s=schedule: shared_times([Job(s)], t))
         rows.append({"case": name, "ops": len(schedule.ops), "shared_s": shared_s, "exact_s": exact_s, "ratio": shared_s / exact_s,
                      "shared_us": shared.time_ps / 1e6, "exact_us": exact.time_ps / 1e6})  # fmt: skip
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak = peak_rss_bytes()
     summary = "; ".join(f"{row['case']}: {row['ops']:,} ops {row['shared_s']:.2f} s, {row['ratio']:.1f} x exact" for row in rows)
     return {"cases": rows, "peak_rss_bytes": peak, "summary": summary}

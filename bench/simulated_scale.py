@@ -88,6 +88,7 @@ _CHILD = """
 import json, resource, sys, time
 case = json.loads(sys.argv[1])
 import ccl_lab as ccl
+from ccl_lab.cli.memory import peak_rss_bytes
 from ccl_lab.errors import Inapplicable
 from ccl_lab.topo import topology_from_text
 what, nbytes = case.pop("what", "all_reduce"), case.pop("nbytes", "1GiB")
@@ -103,7 +104,7 @@ except Inapplicable as why:
     result = {"refused": str(why)}
 used = resource.getrusage(resource.RUSAGE_SELF)
 print(json.dumps({"call_s": time.perf_counter() - wall, "call_cpu_s": time.process_time() - cpu,
-                  "process_cpu_s": used.ru_utime + used.ru_stime, "peak_rss_bytes": used.ru_maxrss * 1024, **result}))
+                  "process_cpu_s": used.ru_utime + used.ru_stime, "peak_rss_bytes": peak_rss_bytes(), **result}))
 """
 
 

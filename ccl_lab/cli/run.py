@@ -21,6 +21,7 @@ from .arguments import (
     script_from,
     topology_from_text,
 )
+from .memory import peak_rss_bytes
 
 
 def add_commands(commands: Any) -> None:
@@ -101,7 +102,6 @@ def run_plan(arguments: argparse.Namespace) -> int:
 
 
 def run_simulate(arguments: argparse.Namespace) -> int:
-    import resource
     import time
 
     from ..simulation import simulate
@@ -129,7 +129,7 @@ def run_simulate(arguments: argparse.Namespace) -> int:
         "busbw_gbytes_per_s": meta["busbw_gbytes_per_s"], "source": "simulated", "tier": arguments.tier,
         "ops": int(meta["n_ops"]), "faults": len(arguments.fault),
         "result": "summary" if isinstance(found, Summary) else "trace", "wall_s": wall_s,
-        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "peak_rss_bytes": peak_rss_bytes(),
     }  # fmt: skip
     if not isinstance(found, Summary):
         values["schedule"] = meta["schedule_digest"]

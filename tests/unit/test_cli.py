@@ -26,6 +26,22 @@ def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str
     return code, captured.out, captured.err
 
 
+# Somebody with 1 GB starts a simulation, and says what it had at most.
+_LARGE = """
+import json, subprocess, sys
+large = bytearray(2**30)
+for page in range(0, len(large), 4096):
+    large[page] = 1
+words = [sys.executable, "-m", "ccl_lab.cli", "simulate", "all_reduce", "--bytes", "1MiB", "--topology", sys.argv[1], "--json"]
+print(json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout)["peak_rss_bytes"])
+"""
+
+
+def test_peak_memory_is_that_of_the_process_itself() -> None:
+    said = subprocess.run([sys.executable, "-c", _LARGE, SMALL], check=True, capture_output=True, text=True).stdout
+    assert 2**24 < int(said) < 2**29
+
+
 def test_simulate_prints_one_object(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = call(
         capsys,
