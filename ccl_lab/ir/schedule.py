@@ -183,7 +183,7 @@ class Schedule:
         kinds = ", ".join(f"{count} {name}" for name, count in facts["kinds"].items())
         return (
             f"<Schedule {self.collective} {self.algorithm}: {self.n_ranks} ranks, {self.n_channels} channels, "
-            f"{facts['steps']} steps, {len(self.ops)} ops ({kinds}), {facts['message']} {self.dtype}>"
+            f"{facts['steps']} {'ticks' if self.timetable else 'steps'}, {len(self.ops)} ops ({kinds}), {facts['message']} {self.dtype}>"
         )
 
     def _repr_html_(self) -> str:

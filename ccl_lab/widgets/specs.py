@@ -152,6 +152,7 @@ def schedule_spec(schedule: Any) -> dict[str, Any]:
         "nbytes": int(getattr(schedule, "nbytes", 0) or 0),
         "dtype": _name(getattr(schedule, "dtype", "")),
         "reasons": [str(reason) for reason in getattr(schedule, "reasons", ())],
+        "timetable": bool(getattr(schedule, "timetable", False)),
         "op_id": keep.astype("<i4").tobytes(),
         "columns": columns,
         "sources": sources,

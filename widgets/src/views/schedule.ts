@@ -31,6 +31,7 @@ export class ScheduleView {
   private link: Link;
   private ranks: number;
   private steps: number;
+  private unit: string; // what steps are: of a timetable ticks, which are no hops
   private cw = 40;
   private ch = 26;
   private step = -1;
@@ -45,6 +46,7 @@ export class ScheduleView {
   constructor(readonly session: Session, readonly store: Store | undefined, readonly spec: ViewSpec, readonly parent: HTMLElement, readonly signal: AbortSignal) {
     this.data = session.spec.data.schedule;
     this.ops = new Ops(this.data);
+    this.unit = this.data.timetable ? "tick" : "step";
     this.ranks = Math.min(MAX_RANKS, this.data.shown_ranks);
     this.steps = Math.min(MAX_STEPS, this.ops.steps);
     for (let i = 0; i < this.ops.n; i++) {
@@ -55,7 +57,7 @@ export class ScheduleView {
     }
     this.frame = new Frame(spec.title ?? "Schedule", "schedule: steps by ranks");
     const d = this.data;
-    this.frame.subtitle([d.algorithm, d.collective, `${d.n_ranks} ranks`, `${this.ops.steps} steps`, d.n_channels > 1 ? `${d.n_channels} channels` : "", d.nbytes ? fmt.bytes(d.nbytes) : "", `${fmt.count(this.ops.n)} ops`].filter(Boolean).join(" · "));
+    this.frame.subtitle([d.algorithm, d.collective, `${d.n_ranks} ranks`, `${this.ops.steps} ${this.unit}s`, d.n_channels > 1 ? `${d.n_channels} channels` : "", d.nbytes ? fmt.bytes(d.nbytes) : "", `${fmt.count(this.ops.n)} ops`].filter(Boolean).join(" · "));
     const small = this.ranks < d.n_ranks || this.steps < this.ops.steps;
     this.frame.badges(small ? [{ text: `first ${this.ranks} ranks, ${this.steps} steps shown` }] : []);
     this.slider.max = String(this.steps - 1);
@@ -121,7 +123,7 @@ export class ScheduleView {
     if (move) {
       event.preventDefault();
       this.chosen = [Math.min(this.steps - 1, Math.max(0, step + move[0])), Math.min(this.ranks - 1, Math.max(0, rank + move[1]))];
-      this.frame.say(`step ${this.chosen[0]}, rank ${this.chosen[1]}: ${this.opsOf(...this.chosen).map((i) => this.ops.words(i)).join("; ") || "nothing"}`);
+      this.frame.say(`${this.unit} ${this.chosen[0]}, rank ${this.chosen[1]}: ${this.opsOf(...this.chosen).map((i) => this.ops.words(i)).join("; ") || "nothing"}`);
       this.redraw();
     } else if (event.key === "Enter") this.click(this.chosen);
     else if (event.key === "Escape") this.click(null);
@@ -144,7 +146,7 @@ export class ScheduleView {
     this.step = Math.max(-1, Math.min(this.steps - 1, step));
     this.phase = this.playing ? 0 : 1;
     this.slider.value = String(this.step);
-    this.frame.say(this.step < 0 ? "all steps" : `step ${this.step}`);
+    this.frame.say(this.step < 0 ? `all ${this.unit}s` : `${this.unit} ${this.step}`);
     this.redraw();
   }
 
@@ -227,7 +229,7 @@ export class ScheduleView {
     }
     ctx.textAlign = "left";
     ctx.fillStyle = this.theme.faint;
-    ctx.fillText("step", 12, TOP / 2);
+    ctx.fillText(this.unit, 12, TOP / 2);
     ctx.fillStyle = this.theme.ink;
     for (let rank = 0; rank < this.ranks; rank++) ctx.fillText(`rank ${rank}`, 12, TOP + (rank + 0.5) * this.ch);
   }
