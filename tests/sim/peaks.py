@@ -1,7 +1,7 @@
 """Peak memory of a script, in a process of its own.
 
 Is: what tests of memory have in common. Is not: a bound. What getrusage says of a process begins with the peak of whoever started it,
-which is gigabytes where all tests run in one; VmHWM is of the process itself.
+which is gigabytes where all tests run in one; peak_rss_bytes is of the process itself.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import subprocess
 import sys
 
 _PEAK = """
+from ccl_lab.cli.memory import peak_rss_bytes
 def peak():
-    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM:")) // 1024
+    return peak_rss_bytes() // 2**20
 """
 
 
