@@ -178,6 +178,15 @@ def test_rings_that_meet_where_nodes_have_not_the_same_links() -> None:
             flat_finish(outlined.loops, topology, outlined.nbytes // 4, 4, np.zeros(topology.n_ranks, np.int64), 0, changes)
 
 
+def test_no_patience_helps_where_rings_meet_in_a_lost_nic() -> None:
+    """Among ranks of which there are too many to time each message, too: the refusal says why, and not how long it would take."""
+    topology = Topology.preset("h100", 16384).without((7, 2))
+    outlined = outline(NAME[0], topology, "4GiB", algorithm=NAME[1])
+    assert outlined.loops is not None
+    with pytest.raises(Inapplicable, match="meet in a NIC, which is timed without it where all nodes have the same links"):
+        flat_finish(outlined.loops, topology, outlined.nbytes // 4, 4, np.zeros(topology.n_ranks, np.int64), 0)
+
+
 def test_nodes_that_differ_equal_the_oracle() -> None:
     equal = 0
     for seed in first_of(range(1000, 1016)):
