@@ -46,8 +46,9 @@ class RingLoops:
     What is at position p after step s are `span` chunks from first[ring, slice] + ((p - 1 - s) mod length) * stride + i * apart on
     (i-th of `depth`; apart: None for span); stride, span and apart: of all rings, or int64[rings]. slice_of: int64[rings, slices]: place of
     a slice among all, -1 where the ring has fewer. copies: a position copies its own message after it sent it. in_node: slices begin and
-    end with work inside the nodes (`node_phase`). timetable: of the schedule; message m of a position, counted over
-    slices, steps and `depth`, is waited for, added and sent on at tick max(0, m - depth * (its place in the node) + 1).
+    end with work inside the nodes (`node_phase`). in_turn: lanes of a rank take its slices in turn, else each ring has a part of every
+    slice; their ops are told slice by slice and rank by rank, else ring by ring. timetable: of the schedule; message m of a position,
+    counted over slices, steps and `depth`, is waited for, added and sent on at tick max(0, m - depth * (its place in the node) + 1).
     """
 
     orders: np.ndarray
@@ -62,6 +63,7 @@ class RingLoops:
     slice_of: np.ndarray
     copies: bool = False
     in_node: bool = False
+    in_turn: bool = False
     apart: int | np.ndarray | None = None
     timetable: bool = False
 

@@ -17,14 +17,15 @@ import numpy as np
 from ..ir import Builder, RingLoops, Schedule
 from .cost import hierarchical_depth, hierarchical_lanes
 from .direct import slot, sources
+from .orders import share_unevenly
 from .problem import Problem
 
 
 def hierarchical(problem: Problem) -> Builder:
     """Direct reduce_scatter in the node, ring over nodes on each local index's own rail, direct all_gather in the node.
 
-    Steps: 2K for K nodes of g ranks (1 + 2(K-1) + 1). Bytes sent per rank: 2(g-1)/g of the message inside the node and
-    2(K-1)/(K g) between nodes: g times less than crosses on a flat ring per rank of the node.
+    Steps: 2K for K nodes of g ranks (1 + 2(K-1) + 1), or a timetable where some NICs carry more rings than others. Bytes sent per rank:
+    2(g-1)/g of the message inside the node and 2(K-1)/(K g) between nodes: g times less than crosses on a flat ring per rank of the node.
     g+1 blocks of scratch at most, each byte used once. Needs nodes of equal size.
     Source: Jia et al., arXiv 1807.11205, section 3.3 (hierarchical all-reduce); rails as in NCCLX, arXiv 2510.20171.
     """
@@ -32,11 +33,13 @@ def hierarchical(problem: Problem) -> Builder:
     nodes, group = problem.grid.shape
     depth = hierarchical_depth(problem)
     lanes = hierarchical_lanes(problem, depth)
-    b = problem.builder("hierarchical", channels=1 + lanes, parts=group * depth * nodes, scratch_blocks=group)
+    timetable = share_unevenly(problem.topology, problem.grid, 1 + np.arange(lanes))
+    b = problem.builder("hierarchical", channels=1 + lanes, parts=group * depth * nodes, scratch_blocks=group, timetable=timetable)
     _node_phase(b, problem.grid, depth, lanes)
     for i in range(depth):
-        _between_nodes(b, problem.grid, depth, i, lane=1 + i % lanes)
-        _gather(b, problem.grid, depth, i, lane=1 + i % lanes)
+        ticks = i // lanes * (2 * nodes - 2) if timetable else None
+        _between_nodes(b, problem.grid, depth, i, lane=1 + i % lanes, ticks=ticks)
+        _gather(b, problem.grid, depth, i, lane=1 + i % lanes, ticks=ticks)
     for i in range(depth):
         _arrive(b, problem.grid, lane=1 + i % lanes)
     return b
@@ -81,13 +84,17 @@ def _reduce(b: Builder, grid: np.ndarray, depth: int, i: int, lane: int) -> None
     b.signal(rank=rank, peer=rank, sig_channel=lane)
 
 
-def _between_nodes(b: Builder, grid: np.ndarray, depth: int, i: int, lane: int) -> None:
-    """Ring all_reduce of slice i among the ranks of one local index: what arrived at a step goes on at the next."""
+def _between_nodes(b: Builder, grid: np.ndarray, depth: int, i: int, lane: int, ticks: int | None) -> None:
+    """Ring all_reduce of slice i among the ranks of one local index: what arrived at a step goes on at the next.
+
+    ticks: of a timetable, when the slice begins: at the tick at which its lane ends the one before; None where steps count hops. What
+    arrives goes on at that tick.
+    """
     rank, node, local = _members(grid)
     nodes, group = grid.shape
     ahead, behind = grid[(node + 1) % nodes, local], grid[(node - 1) % nodes, local]
     landing = (group - 1) * b.parts
-    b.step = 1
+    b.step = 1 if ticks is None else ticks
     b.wait(rank=rank, peer=rank, channel=lane)
 
     def chunk(position):
@@ -97,22 +104,22 @@ def _between_nodes(b: Builder, grid: np.ndarray, depth: int, i: int, lane: int) 
         b.put(rank=rank, peer=ahead, src=b.output[chunk(node)], dst=b.scratch[landing + chunk(node)], channel=lane)
     for step in range(2 * nodes - 2):
         arrived = chunk(node - 1 - step)
-        b.step = 1 + step
+        b.step = 1 + step + (ticks or 0)
         b.wait(rank=rank, peer=behind, channel=lane)
         if step < nodes - 1:
             b.reduce(rank=rank, dst=b.output[arrived], srcs=[b.scratch[landing + arrived], b.output[arrived]], channel=lane)
         if step < 2 * nodes - 3:
-            b.step = 2 + step
+            b.step += ticks is None
             target = b.scratch[landing + arrived] if step + 1 < nodes - 1 else b.output[arrived]
             b.put(rank=rank, peer=ahead, src=b.output[arrived], dst=target, channel=lane)
 
 
-def _gather(b: Builder, grid: np.ndarray, depth: int, i: int, lane: int) -> None:
+def _gather(b: Builder, grid: np.ndarray, depth: int, i: int, lane: int, ticks: int | None) -> None:
     """The finished slice goes to everyone in the node."""
     rank, node, local = _members(grid)
     nodes, group = grid.shape
     mine = (local * depth + i) * nodes
-    b.step = 2 * nodes - 1
+    b.step = 2 * nodes - 1 if ticks is None else ticks + 2 * nodes - 2
     for distance in range(1, group):
         done = b.output[mine : mine + nodes]
         b.put(rank=rank, peer=grid[node, (local + distance) % group], src=done, dst=done, channel=lane)
@@ -137,9 +144,10 @@ def loops(problem: Problem) -> RingLoops | None:
     most = -(-depth // lanes)
     lane, local = np.repeat(np.arange(lanes), group), np.tile(np.arange(group), lanes)
     slices = lane[:, None] + lanes * np.arange(most)
+    timetable = share_unevenly(problem.topology, problem.grid, 1 + np.arange(lanes))
     return RingLoops(orders=problem.grid.T[local], channel=1 + lane, parts=group * depth * nodes, depth=1, steps=2 * nodes - 2,
                      reducing=nodes - 1, first=(local[:, None] * depth + slices) * nodes, stride=1, span=1,
-                     slice_of=np.where(slices < depth, slices, -1), in_node=True)
+                     slice_of=np.where(slices < depth, slices, -1), in_node=True, in_turn=True, timetable=timetable)
 
 
 def node_phase(problem: Problem) -> Callable[[np.ndarray], Schedule]:

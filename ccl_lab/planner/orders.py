@@ -144,6 +144,19 @@ def share_nics(topology: Topology, orders: np.ndarray) -> bool:
     return False
 
 
+def share_unevenly(topology: Topology, ranks: np.ndarray, channel: np.ndarray) -> bool:
+    """Whether some NICs carry more rings than others, as around lost ones; of ranks [nodes, group] one ring a column on each channel.
+
+    They need a timetable then, for the reason that those have which `share_nics`. Where all NICs carry as many, all are in step anyway.
+    Cost: O(channels * ranks).
+    """
+    if topology.n_nodes == 1:
+        return False
+    nics = topology.node_of[ranks] * np.int64(topology.nics_per_node) + topology.nic_of(ranks, channel[:, None, None])
+    carries = np.bincount(nics.ravel())
+    return bool((carries[nics] != carries[nics.flat[0]]).any())
+
+
 def _ends(topology: Topology, orders: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The ranks at which rings come into each node on their way, and those at which they leave it: [rings, nodes] each."""
     sizes = topology.ranks_per_node

@@ -63,8 +63,8 @@ def _classes(columns: list[I64]) -> tuple[I64, I64]:
 
 class Places(NamedTuple):
     """Where rings run: grid [nodes, group], the ranks by node, as rings come to them, and local index; owners [nodes, owners], local
-    indices in the order of their rings; owner_of [rings], which of them a ring belongs to. In step each ring has an owner of its own,
-    but one rank may be several of them, in each node other ones."""
+    indices in the order of their rings; owner_of [rings], which of them a ring belongs to. Where rings have a part of every slice each has
+    an owner of its own, but one rank may be several of them, in each node other ones."""
 
     grid: I64
     owners: I64
@@ -74,7 +74,7 @@ class Places(NamedTuple):
     def of(cls, loops: RingLoops, topology: Topology) -> Places:
         grid = topology.by_node(topology.local_of).reshape(topology.n_nodes, -1)[topology.node_of[loops.orders[0]]]
         local = topology.local_of[loops.orders].astype(np.int64)
-        if loops.timetable:
+        if not loops.in_turn:
             return cls(grid, local.T, np.arange(len(local)))
         first = np.sort(np.unique(local[:, 0], return_index=True)[1])
         return cls(grid, local[first].T, (local[:, :1] == local[first, 0]).argmax(axis=1))
@@ -169,7 +169,7 @@ def _rings(loops: RingLoops, topology: Topology, places: Places, sizes: I64, nom
     none = np.zeros((2, 0, before.begin_ps.shape[2]), np.int64)
     ends = [none] * places.owners.shape[1]
     known: dict[Any, tuple[I64, I64, I64]] = {}
-    counts = {"units": 0, "rounds": 0, "jumped": 0, "merged": 0}
+    counts = {"units": 0, "rounds": 0, "jumped": 0}
     for members in _coupled(rows, owner_of):
         place = np.maximum(loops.slice_of[members], 0)
         begin = tuple(by_class(times[:, owner_of[members][:, None], place], before.class_of)

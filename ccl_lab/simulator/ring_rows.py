@@ -62,14 +62,13 @@ class Rows:
     def places(self, loops: RingLoops, group: int) -> tuple[I64, I64]:
         """Places of the stations of the first unit in the order of a group of ops, and from there to the next unit: [chains, stations].
 
-        group: ranks of a node. Ops are written ring by ring, or slice by slice and rank by rank (between nodes, without a timetable).
+        group: ranks of a node. Ops are written ring by ring, or slice by slice and rank by rank (`RingLoops.in_turn`).
         """
         units, chains, stations = self.shape
-        by_slice = loops.in_node and not loops.timetable
         first, apart = np.where(self.backward, (units - 1) * stations, 0), np.where(self.backward, -stations, stations)
         position, ring = first[:, None] + np.arange(stations), self.ring[:, None]
-        row = position * group + ring % group if by_slice else ring * loops.orders.shape[1] + position
-        return row, np.broadcast_to(apart[:, None] * (group if by_slice else 1), (chains, stations))
+        row = position * group + ring % group if loops.in_turn else ring * loops.orders.shape[1] + position
+        return row, np.broadcast_to(apart[:, None] * (group if loops.in_turn else 1), (chains, stations))
 
     def take(self, chains: npt.NDArray[Any]) -> Rows:
         """The rows of some chains."""

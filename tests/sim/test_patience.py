@@ -72,7 +72,7 @@ def test_rings_are_told_their_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     rings = loops._core.simulate_rings
     monkeypatch.setattr(loops._core, "simulate_rings", lambda columns: seen.append(columns) or rings(columns))
     simulate("all_reduce", "h100:nodes=4", "1MiB", algorithm="ring", result="summary", patience=2)
-    limits = ("most_rounds", "most_both_ways", "most_merged")
+    limits = ("most_rounds", "most_both_ways", "most_own_time")
     assert {tuple(each[name] for name in limits) for each in seen} == {(60_000_000, 1_200_000_000, 4_000_000_000)}
 
 
