@@ -65,15 +65,13 @@ _OK, _DISORDER, _OVERFLOW, _BAD, _OUT_OF_MEMORY, _TOO_MANY, _TOO_MUCH = range(7)
 
 def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: Topology, sizes: I64, nominal_bytes: int,
              alpha_ps: int, *, memory_free_ps: I64 | None = None, begin: tuple[I64, I64] | None = None, merge: bool = True,
-             jumps: bool = True, merged: bool = False, known: dict[Any, Any] | None = None, changes: Changes = NONE,
-             one_by_one: bool = False, together_at_first: bool = False,
-             every: bool = False) -> tuple[I64, I64, I64, dict[str, int]]:  # fmt: skip
+             jumps: bool = True, known: dict[Any, Any] | None = None, changes: Changes = NONE, one_by_one: bool = False,
+             together_at_first: bool = False, every: bool = False) -> tuple[I64, I64, I64, dict[str, int]]:  # fmt: skip
     """(finish_ps [units, chains, stations], end_ps and end_batch [units, chains, slices], counts of rounds) of some rings.
 
     sizes: bytes [chains, slices, depth, 1 or length]; nominal_bytes: of each in nominal time. memory_free_ps like rows; begin: ps and
-    batch [units, chains, slices] at which slices may begin. merged: chains go on each by itself from the start (for tests; else only where
-    going round by round fails), and `counts` are of messages, not of rounds. known: results by what they depend on; rings found there
-    are not evaluated again. every: each message of rings in both directions is told (for tests). Raises Inapplicable.
+    batch [units, chains, slices] at which slices may begin. known: results by what they depend on; rings found there are not evaluated
+    again. every: each message of rings in both directions is told (for tests). Raises Inapplicable.
     """
     units, chains, stations = rows.shape
     slices, told_all = loops.slice_of.shape[1], every or sizes.shape[-1] > 1
@@ -86,10 +84,9 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
     def told(several: int) -> dict[str, Any]:
         return _told(rows, loops, rings, topology, kinds, begin, several, changes) | {
             "alpha_ps": alpha_ps, "nominal_bytes": nominal_bytes, "n_sizes": sizes.shape[-1], "jumps": jumps,
-            "bytes": np.ascontiguousarray(sizes).ravel(), "one_by_one": one_by_one, "merged": merged,
-            "together_at_first": together_at_first, "timetable": loops.timetable, "followed": False, "own_time": False, "swept": False,
-            "most_merged": allowed(_MOST_EACH), "most_both_ways": allowed(_MOST_BOTH_WAYS), "most_rounds": allowed(_MOST_ROUNDS),
-            "most_own_time": allowed(_MOST_OWN_TIME),
+            "bytes": np.ascontiguousarray(sizes).ravel(), "one_by_one": one_by_one, "together_at_first": together_at_first,
+            "timetable": loops.timetable, "followed": False, "own_time": False, "swept": False,
+            "most_both_ways": allowed(_MOST_BOTH_WAYS), "most_rounds": allowed(_MOST_ROUNDS), "most_own_time": allowed(_MOST_OWN_TIME),
             "backward": rows.backward.astype(np.uint8)[: len(rows.backward) * both_ways], "far": rows.far(meet)}  # fmt: skip
 
     def again(sizes: I64, free: I64, begin: tuple[I64, I64] | None, one_by_one: bool = False) -> tuple[I64, I64, I64, dict[str, int]]:
@@ -111,15 +108,15 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
         return _both_ways(told(units), rows.shape, slices, messages, None if one_by_one else every_message)
     if sizes.shape[-1] > 1:
         one = chains == stations == loops.depth == slices == 1 and not loops.copies
-        found, simple = None, merge and not merged
-        if one and simple and turned_onto_itself([rows.kinds(never).of, *where]) == 1:
+        found = None
+        if one and merge and turned_onto_itself([rows.kinds(never).of, *where]) == 1:
             of = partial(_alone, again, rows.shape)
             latency_ps = int(kinds.columns[_BY_KIND.index("latency_ps")].flat[0])
             found = _each_by_itself(of, [sizes, free, *(begin or ())], loops.steps, latency_ps)
         of_one_length = cache(lambda: again(sizes.max(axis=-1, keepdims=True), free, begin, one_by_one=True))
-        if found is None and simple and jumps:
+        if found is None and merge and jumps:
             found = _unit_by_unit(of_one_length, lambda: told(units), rows.shape, slices, is_last=messages > allowed(_MOST_EACH))
-        if found is None and simple and stations == 1 and not changes and messages <= allowed(_MOST_SWEPT):
+        if found is None and merge and stations == 1 and not changes and messages <= allowed(_MOST_SWEPT):
             found = _step_by_step("swept", of_one_length, told(units), rows.shape, slices)
         if found is not None:
             return found
@@ -130,16 +127,14 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
     if known is not None and all((link < 0).all() for link in where):
         key = (turn, nominal_bytes, _digest(inputs, sizes))
     if known is not None and key in known:
-        return (*known[key], {"units": 0, "rounds": 0, "jumped": 0, "merged": 0})
+        return (*known[key], {"units": 0, "rounds": 0, "jumped": 0})
     status, rounds, jumped = _core.simulate_rings(inputs)
-    if status == _DISORDER and not (merged or one_by_one or loops.timetable):  # some chains overtake others
-        status, rounds, jumped = _core.simulate_rings({**inputs, "merged": (merged := True)})
     _check(status)
     shaped = (_repeated(inputs["finish_ps"].reshape(several, chains, stations)[:turn], units),
               *(_repeated(inputs[end].reshape(several, chains, slices)[:turn], units) for end in ("end_ps", "end_batch")))
     if known is not None and key is not None:
         known[key] = shaped
-    return (*shaped, {"units": turn, "rounds": rounds, "jumped": jumped, "merged": rounds if merged else 0})
+    return (*shaped, {"units": turn, "rounds": rounds, "jumped": jumped})
 
 
 _BY_KIND = ("memory", "link_a", "link_b", "memory_bytes_per_s", "a_bytes_per_s", "b_bytes_per_s", "latency_ps", "ticks", "late_ps",
@@ -203,7 +198,7 @@ def _both_ways(inputs: dict[str, Any], shape: tuple[int, ...], slices: int, mess
         status, rounds, jumped = _core.simulate_rings(inputs)
     _check(status)
     ends = (inputs[name].reshape(*shape[:2], slices) for name in ("end_ps", "end_batch"))
-    return (inputs["finish_ps"].reshape(shape), *ends, {"units": shape[0], "rounds": rounds, "jumped": jumped, "merged": 0})
+    return (inputs["finish_ps"].reshape(shape), *ends, {"units": shape[0], "rounds": rounds, "jumped": jumped})
 
 
 def _both_ways_swept(ordered: Callable[..., Any], inputs: dict[str, Any], shape: tuple[int, ...], slices: int,
@@ -221,7 +216,7 @@ def _both_ways_swept(ordered: Callable[..., Any], inputs: dict[str, Any], shape:
         raise Inapplicable(_MEET)
     _check(status)
     ends = (inputs[name].reshape(*shape[:2], slices) for name in ("end_ps", "end_batch"))
-    return (inputs["finish_ps"].reshape(shape), *ends, {"units": shape[0], "rounds": rounds, "jumped": jumped, "merged": 0})
+    return (inputs["finish_ps"].reshape(shape), *ends, {"units": shape[0], "rounds": rounds, "jumped": jumped})
 
 
 class _TooMuchError(Exception):
@@ -249,7 +244,7 @@ def _step_by_step(how: str, of_one_length: Callable[[], tuple[I64, I64, I64, dic
         return None
     _check(status)
     return (inputs["finish_ps"].reshape(shape), inputs["end_ps"].reshape(*shape[:2], slices), end_batch,
-            {"units": shape[0], "rounds": rounds, "jumped": jumped, "merged": 0})
+            {"units": shape[0], "rounds": rounds, "jumped": jumped})
 
 
 def _repeated(found: I64, units: int) -> I64:
@@ -303,7 +298,7 @@ def _check(status: int) -> None:
     if status == _OUT_OF_MEMORY:
         raise MemoryError("simulating rings")
     if status == _DISORDER:
-        raise Inapplicable("a link would be served in another order than round by round, and there are too many messages to time each")
+        raise Inapplicable("a link would be served in another order than round by round")
     if status == _TOO_MUCH:
         raise Inapplicable(f"rings wait for one another in a rhythm that is not found, with too many rounds to time each{_MORE}")
     if status == _TOO_MANY:

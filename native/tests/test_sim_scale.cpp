@@ -46,10 +46,10 @@ struct Ring {
     return ring;
   }
 
-  RingsStatus run(bool jumps, RingsOutput* counts = nullptr, bool merged = false, bool followed = false, bool own_time = false) {
+  RingsStatus run(bool jumps, RingsOutput* counts = nullptr, bool followed = false, bool own_time = false) {
     finish.assign(zeros.size(), -1);
     RingsInput in;
-    in.units = units, in.chains = chains, in.stations = 1, in.steps = steps, in.reducing = reducing, in.jumps = jumps, in.merged = merged;
+    in.units = units, in.chains = chains, in.stations = 1, in.steps = steps, in.reducing = reducing, in.jumps = jumps;
     in.n_sizes = static_cast<std::int64_t>(bytes.size() / group.size()), in.followed = followed, in.own_time = own_time;
     in.backward = backward, in.swept = swept, in.far = far;
     const std::vector<std::int64_t> zero_batches(begin.size());
@@ -273,11 +273,11 @@ TEST(messages_are_followed_as_if_each_unit_was_told) {
     CHECK(ring.run(true) == RingsStatus::ok);
     const std::vector<std::int64_t> want = ring.finish;
     RingsOutput counts;
-    CHECK(ring.run(true, &counts, false, true) == RingsStatus::ok);
+    CHECK(ring.run(true, &counts, true) == RingsStatus::ok);
     CHECK(ring.finish == want);
   }
   Ring alike(40, 78, 39);
-  CHECK(alike.run(true, nullptr, false, true) == RingsStatus::bad_input);  // is made for others
+  CHECK(alike.run(true, nullptr, true) == RingsStatus::bad_input);  // is made for others
 }
 
 // Of two lengths, in no order, on chains that take turns at the links of a unit, so that units go on in their own time, or nearly so: as one by one.
@@ -302,7 +302,7 @@ TEST(units_go_on_in_their_own_time_as_if_each_message_was_told) {
     if (ring.run(true) != RingsStatus::ok) continue;
     const std::vector<std::int64_t> want = ring.finish;
     RingsOutput counts;
-    if (ring.run(true, &counts, false, false, true) != RingsStatus::ok) continue;  // a few that wait for one another are too much work
+    if (ring.run(true, &counts, false, true) != RingsStatus::ok) continue;  // a few that wait for one another are too much work
     CHECK(ring.finish == want);
     jumped += counts.jumped;
     ++done;
@@ -310,7 +310,7 @@ TEST(units_go_on_in_their_own_time_as_if_each_message_was_told) {
   CHECK(done > 100);
   CHECK(jumped > 50'000);
   Ring alike(40, 78, 39);
-  CHECK(alike.run(true, nullptr, false, false, true) == RingsStatus::bad_input);  // is made for others
+  CHECK(alike.run(true, nullptr, false, true) == RingsStatus::bad_input);  // is made for others
 }
 
 // However its vectors are told: those of one row are one trail, and come out as they went in.
@@ -373,34 +373,8 @@ TEST(a_path_goes_on_until_a_number_would_reach_zero) {
   CHECK(path(10, 5, 2, 7, 31).repeats_since(before) == 0);   // rounds differently each time
 }
 
-TEST(rings_merged_by_batch_equal_those_round_by_round) {
-  for (std::int64_t units : {1, 2, 5, 40}) {
-    Ring ring(units, 2 * std::max<std::int64_t>(units, 2) - 2, std::max<std::int64_t>(units, 2) - 1);
-    for (std::size_t u = 0; u < ring.rate.size(); ++u) {
-      ring.rate[u] += static_cast<std::int64_t>(u * u % 7) * 123'456'789;
-      ring.latency[u] += static_cast<std::int64_t>(u % 3) * 777;
-    }
-    CHECK(ring.run(true) == RingsStatus::ok);
-    const std::vector<std::int64_t> want = ring.finish;
-    for (const bool jumps : {false, true}) {
-      RingsOutput counts;
-      CHECK(ring.run(jumps, &counts, true) == RingsStatus::ok);
-      CHECK(ring.finish == want);
-      CHECK_EQ(counts.rounds + counts.jumped, units * ring.steps);
-      CHECK_EQ(counts.jumped > 0, jumps && units == 40);
-    }
-  }
-  Ring endless(4, 6, 3);
-  endless.rate[2] = 1;
-  endless.bytes = {std::int64_t{1} << 58};
-  CHECK(endless.run(true, nullptr, true) == RingsStatus::overflow);
-  endless.rate[2] = 1'000'000'000;
-  endless.memory_rate[1] = 1;
-  CHECK(endless.run(true, nullptr, true) == RingsStatus::overflow);
-}
-
 // The last message of a slice is added, too, before the next slice begins.
-TEST(slices_whose_every_message_is_added_are_the_same_merged) {
+TEST(slices_whose_every_message_is_added_are_the_same_with_jumps) {
   std::mt19937_64 random(5);
   int compared = 0;
   for (int drawn = 0; drawn < 200; ++drawn) {
@@ -420,12 +394,10 @@ TEST(slices_whose_every_message_is_added_are_the_same_merged) {
     }
     if (ring.run(false) != RingsStatus::ok) continue;
     const std::vector<std::int64_t> want = ring.finish;
-    for (const bool jumps : {false, true}) {
-      RingsOutput counts;
-      CHECK(ring.run(jumps, &counts, true) == RingsStatus::ok);
-      CHECK(ring.finish == want);
-      CHECK_EQ(counts.rounds + counts.jumped, units * chains * slices * steps);
-    }
+    RingsOutput counts;
+    CHECK(ring.run(true, &counts) == RingsStatus::ok);
+    CHECK(ring.finish == want);
+    CHECK_EQ(counts.rounds + counts.jumped, units * slices * steps);
     ++compared;
   }
   CHECK(compared >= 100);

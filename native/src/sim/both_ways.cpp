@@ -367,7 +367,7 @@ class BothWays {
 }  // namespace
 
 bool fits_both_ways(const RingsInput& in) {
-  return in.units > 2 && in.n_sizes == 1 && in.begin_ps.empty() && !in.followed && !in.own_time && !in.swept && !in.merged &&
+  return in.units > 2 && in.n_sizes == 1 && in.begin_ps.empty() && !in.followed && !in.own_time && !in.swept &&
          std::ranges::all_of(in.slices, [](std::int64_t slices) { return slices == 1; }) && in.steps * in.depth > in.stations * in.depth;
 }
 

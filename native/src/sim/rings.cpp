@@ -14,7 +14,6 @@
 #include "both_ways_swept.hpp"
 #include "changes.hpp"
 #include "followed.hpp"
-#include "merged.hpp"
 #include "own_time.hpp"
 #include "runs.hpp"
 #include "swept.hpp"
@@ -199,7 +198,6 @@ RingsStatus simulate_rings(const RingsInput& in, RingsOutput& out) noexcept try 
   if (in.own_time) return own_time_rings(in, out);
   if (in.swept && !in.far.empty()) return both_ways_meeting(in, out);
   if (in.swept) return in.backward.empty() ? swept_rings(in, out) : both_ways_swept(in, out);
-  if (in.merged) return merged_rings(in, out);
   return in_some_manner(in, out, [](const RingsInput& rings, RingsOutput& found, Manner manner) {
     return rings.backward.empty() ? circles(rings, found, manner) : rings_both_ways(rings, found, manner);
   });

@@ -52,9 +52,8 @@ struct RingsInput {
   std::int64_t alpha_ps = 0;  // how long a transfer occupies its links beyond its bytes
   std::int64_t n_sizes = 1;   // 1, or one size for each position of the ring
   std::int64_t nominal_bytes = 0;  // of every message, in nominal time
-  // How many may be evaluated, neither jumped over nor passed on: messages of merged chains, some 30 ns each, and of rings both ways, 50 ns
-  // to 0.2 us, rounds in which nodes wait for one another, some 10 us, and messages of units in their own time, 10 ns.
-  std::int64_t most_merged = kNoLimit, most_both_ways = kNoLimit, most_rounds = kNoLimit, most_own_time = kNoLimit;
+  // How many may be evaluated, neither jumped over nor passed on: messages of rings both ways, 50 ns to 0.2 us each, rounds in which nodes wait for one another, some 10 us, and messages of units in their own time, 10 ns.
+  std::int64_t most_both_ways = kNoLimit, most_rounds = kNoLimit, most_own_time = kNoLimit;
   bool copies = false;        // a station copies its own message after it sent it
   bool passes_on = false;     // puts to others follow the last wait of a slice, in a batch of their own
   bool jumps = true;          // false: every round is evaluated, for tests
@@ -63,7 +62,6 @@ struct RingsInput {
   bool followed = false;      // every message all the way round, as if they went round by round, one by one (followed.hpp): times alone
   bool own_time = false;      // as followed, where units have no need to wait for messages (own_time.hpp): times alone
   bool swept = false;         // all units at once, every message, as if they went round by round (swept.hpp): times alone
-  bool merged = false;        // chains go on each by itself, where they do not go round by round (merged.hpp)
   bool timetable = false;     // message m comes to a unit at tick m + 1, on every chain, and transfers take no ticks (ccl_lab/ir/loops.py)
 
   std::span<const std::uint8_t> backward;  // [chains] that send to the unit before; empty: none does, or all units are alike (both_ways.hpp)
