@@ -38,6 +38,8 @@ _FLAT = "cluster:nodes={n},gpus_per_node=1,nics_per_node=1,nic_gbits_per_s=400"
 CASES: dict[str, dict[str, Any]] = {
     "hierarchical, 131,072 ranks": {"topology": _H100, "algorithm": "hierarchical"},
     "hierarchical, 131,072 ranks, a NIC gone": {"topology": _H100, "algorithm": "hierarchical", "faults": ["nic:node=7,nic=2"]},
+    "hierarchical, 131,072 ranks, ten NICs gone": {"topology": _H100, "algorithm": "hierarchical", "faults": _TEN},
+    "hierarchical, 131,072 ranks, 1 GB, ten NICs gone": {"topology": _H100, "algorithm": "hierarchical", "nbytes": "1GB", "faults": _TEN},
     "balance, 131,072 ranks, a NIC gone": {"topology": _H100, "algorithm": "balance", "faults": ["nic:node=7,nic=2"]},
     "balance, 131,072 ranks, ten NICs gone": {"topology": _H100, "algorithm": "balance", "faults": _TEN},
     "balance, 131,072 ranks, a NIC half as fast": {"topology": _H100, "algorithm": "balance", "faults": ["nic:node=7,nic=2,factor=2"]},
@@ -78,7 +80,7 @@ CASES: dict[str, dict[str, Any]] = {
     "redraw: hierarchical, 131,072 ranks, another NIC slower": {
         "topology": _H100, "algorithm": "hierarchical", "faults": ["nic:node=9,nic=3,factor=2"], "before": ["nic:node=7,nic=2"]},
     "redraw: hierarchical, 131,072 ranks, a second NIC gone": {
-        "topology": _H100, "algorithm": "hierarchical", "faults": ["nic:node=7,nic=2", "nic:node=77,nic=2"],
+        "topology": _H100, "algorithm": "hierarchical", "faults": ["nic:node=7,nic=2", "nic:node=77,nic=5"],
         "before": ["nic:node=7,nic=2"]},
     "redraw: hierarchical, 131,072 ranks, the NIC back": {
         "topology": _H100, "algorithm": "hierarchical", "faults": [], "before": ["nic:node=7,nic=2"]},

@@ -45,8 +45,8 @@ from .changes import NONE, Changes
 from .patience import allowed, check_work
 from .ring_rows import I64, Kinds, Rows, backward, kinds_of, turned_onto_itself
 
-# Messages that are timed each by itself take some 50 ns; those of all units at once 1 ns.
-_MOST_EACH, _MOST_SWEPT = 2_000_000_000, 20_000_000_000
+# Messages that are timed each by itself take some 50 ns; those of all units at once 1 to 2 ns.
+_MOST_EACH, _MOST_SWEPT = 2_000_000_000, 100_000_000_000
 
 # Of rings in both directions 0.2 µs; all of them, of all nodes at once, 1.1 ns each. Rounds of nodes that wait for one another in no
 # rhythm some 10 µs.
@@ -116,12 +116,14 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
         of_one_length = cache(lambda: again(sizes.max(axis=-1, keepdims=True), free, begin, one_by_one=True))
         if found is None and merge and jumps:
             found = _unit_by_unit(of_one_length, lambda: told(units), rows.shape, slices, is_last=messages > allowed(_MOST_EACH))
-        if found is None and merge and stations == 1 and not changes and messages <= allowed(_MOST_SWEPT):
+        unlike = ("messages, no two alike since chunks differ by an element (none do where the number of elements is a multiple of "
+                  f"{loops.parts:,}),")  # fmt: skip
+        if found is None and merge and stations == 1 and not changes:
+            check_work(messages, _MOST_SWEPT, unlike, 2e-9)
             found = _step_by_step("swept", of_one_length, told(units), rows.shape, slices)
         if found is not None:
             return found
-        check_work(messages, _MOST_EACH, "messages, no two alike since chunks differ by an element (none do where the number of elements "
-                   f"is a multiple of {loops.parts:,}),", 50e-9)  # fmt: skip
+        check_work(messages, _MOST_EACH, unlike, 50e-9)
     several = _several(units, turn, loops) if jumps and not rows.backward.any() else turn
     inputs, key = told(several), None
     if known is not None and all((link < 0).all() for link in where):

@@ -117,6 +117,6 @@ def test_every_message_among_131072_ranks(swept: list[bool]) -> None:
 
 
 def test_too_many_are_refused(swept: list[bool]) -> None:
-    topology = Topology.cluster(nodes=131072, gpus_per_node=1, nics_per_node=1, nic_gbits_per_s=400)
-    with pytest.raises(Inapplicable, match="chunks differ by an element"):
+    topology = Topology.cluster(nodes=262144, gpus_per_node=1, nics_per_node=1, nic_gbits_per_s=400)
+    with pytest.raises(Inapplicable, match="chunks differ by an element.* would take some 5 minutes .patience=2 allows it"):
         summarize(outline("all_reduce", topology, "1GB", algorithm="ring"), topology, late={5: "1us"})
