@@ -10,6 +10,7 @@ import math
 import operator
 import os
 from collections.abc import Collection, Iterable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -60,12 +61,17 @@ def whole(value: Any, what: str, low: int, high: int | None = None, error: type[
     return found
 
 
+def as_array(value: Any) -> npt.NDArray[Any]:
+    """`value` as an array; where it is none, as rows of different lengths are not, one of a single object."""
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError):
+        return np.asarray(None)
+
+
 def wholes(value: Any, what: str, low: int = -_MOST, high: int | None = None) -> npt.NDArray[np.int64]:
     """`value` as i64[...], whole numbers in [low, high]; or UsageError."""
-    try:
-        array = np.asarray(value)
-    except (TypeError, ValueError):
-        array = np.asarray(None)
+    array = as_array(value)
     if array.dtype.kind not in "iu" and array.size:
         raise UsageError(f"{what} {shown(value)}: expected whole numbers.")
     if array.size and not (low <= array.min() and array.max() <= (_MOST if high is None else high)):
@@ -92,12 +98,14 @@ def number(value: Any, what: str, expected: str) -> float:
 
 
 def amount(value: Any, what: str, *, above: bool = False, least: int = 0) -> Any:
-    """`value` as it is (an int, a float, a Fraction): finite, and at least, or `above`, `least`; or UsageError."""
+    """`value` as Python's own kind of number (an int, a float, a Fraction): finite, and at least, or `above`, `least`; or UsageError."""
     expected = f"a finite number {'above' if above else 'of'} {least}{'' if above else ' or more'}"
     found = number(value, what, expected)
     if not least <= found < math.inf or (above and found == least):
         raise UsageError(f"{what} {shown(value)}: expected {expected}.")
-    return value
+    if isinstance(value, (int, float, Fraction)):
+        return value
+    return value.item() if isinstance(value, (np.generic, np.ndarray)) else found  # numbers of a few bits would overflow
 
 
 def listed(value: Any, what: str, kind: type[Kind] | tuple[type[Kind], ...], expected: str) -> tuple[Kind, ...]:
@@ -109,7 +117,7 @@ def listed(value: Any, what: str, kind: type[Kind] | tuple[type[Kind], ...], exp
 
 def several(value: Any, what: str, expected: str) -> tuple[Any, ...]:
     """What is in `value`, which is no text; or UsageError."""
-    if isinstance(value, (str, bytes, type)) or not isinstance(value, Iterable):
+    if isinstance(value, (str, bytes, type)) or not isinstance(value, Iterable) or (isinstance(value, np.ndarray) and not value.ndim):
         raise UsageError(f"{what} {shown(value)} is a {type(value).__name__}: expected {expected}.")
     return tuple(value)
 
@@ -122,6 +130,7 @@ def arrays(value: Any, what: str) -> list[np.ndarray]:
 
 def file_path(value: Any, what: str = "path") -> Path:
     """`value`, text or a path, as a Path; or UsageError."""
-    if not isinstance(value, (str, os.PathLike)) or not os.fspath(value) or isinstance(os.fspath(value), bytes):
+    text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else b""
+    if not text or isinstance(text, bytes) or "\0" in text:
         raise UsageError(f"{what} {shown(value)}: expected the path of a file, as text or a Path.")
-    return Path(os.fspath(value))
+    return Path(text)

@@ -132,5 +132,5 @@ def from_wire(data: dict[str, object]) -> CclError:
 def suggest(word: str, known: Iterable[str]) -> str:
     """`" Did you mean 'ring'?"`, or the list of what is known."""
     known = sorted(known)
-    close = difflib.get_close_matches(word, known, n=1)
+    close = difflib.get_close_matches(str(word), known, n=1)
     return f" Did you mean {close[0]!r}?" if close else f" Known: {', '.join(known)}."

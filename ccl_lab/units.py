@@ -62,10 +62,11 @@ def parse_duration(duration: Duration) -> float:
     """
     if isinstance(duration, str):
         amount, unit = _split(duration, _TIMES, "duration", "'2ms', '5us' or '1.5s'")
-        return amount * unit
-    seconds = number(duration, "duration", "seconds or text such as '2ms'")
+        seconds = amount * unit
+    else:
+        seconds = number(duration, "duration", "seconds or text such as '2ms'")
     if not 0 <= seconds < _LONGEST:
-        raise UsageError(f"duration {shown(duration)} s: expected a finite number of seconds, 0 or more.")
+        raise UsageError(f"duration {shown(duration)}: expected a finite number of seconds, 0 or more.")
     return seconds
 
 

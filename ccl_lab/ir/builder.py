@@ -227,6 +227,8 @@ class Builder:
         n_chunks: Ints = 0,
     ) -> None:
         rank = np.atleast_1d(wholes(rank, f"{kind.name} at step {self.step}: rank", -(2**31), 2**31 - 1).astype(np.int32, copy=False))
+        if rank.ndim > 1:
+            raise UsageError(f"{kind.name} at step {self.step}: rank has shape {list(rank.shape)}: expected a rank, or a list of them.")
         if dst is not None:
             _chunks(dst, "dst")
         for src in srcs:

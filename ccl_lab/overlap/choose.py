@@ -83,12 +83,11 @@ def choose(
         >>> choose(10, 0, 14, 4).schedule, choose(10, 0, 6, 4).exposed
         ('ring', Fraction(0, 1))
     """
-    what, timing = operator_of(operator), Timing(c, alpha, beta, add, slow_link, launch)
-    for name, value in timing._asdict().items():
-        amount(value, name)
-    whole(n_ranks, "n_ranks", 1)
+    what, given = operator_of(operator), Timing(c, alpha, beta, add, slow_link, launch)
+    timing = c, alpha, beta, add, slow_link, launch = Timing(*(amount(value, name) for name, value in given._asdict().items()))
+    n_ranks = whole(n_ranks, "n_ranks", 1)
     if divides is not None:
-        whole(divides, "divides", 1)
+        divides = whole(divides, "divides", 1)
     found = []
     for schedule, k, m, adds in _candidates(what.by, what.adds, n_ranks, timing, divides):
         exposed = closed_form(schedule, n_ranks, c, alpha, beta, k=k, m=m, add=add if what.adds else 0, adds=adds or "separate",

@@ -47,11 +47,9 @@ def closed_form(
     Exact rational arithmetic if no argument is a float. Raises UsageError for numbers that make no schedule.
     """
     times = {"c": c, "alpha": alpha, "beta": beta, "add": add, "launch": launch}
-    for name, value in times.items():
-        amount(value, name)
-    for name, value in (("n_ranks", n_ranks), ("k", k), ("m", m)):
-        whole(value, name, 1)
-    amount(slow_link, "slow_link", least=1)
+    times = {name: amount(value, name) for name, value in times.items()}
+    n_ranks, k, m = (whole(value, name, 1) for name, value in (("n_ranks", n_ranks), ("k", k), ("m", m)))
+    slow_link = amount(slow_link, "slow_link", least=1)
     exact = [Fraction(value) for value in times.values()]
     exposed = _exposed(schedule, n_ranks, exact[0], exact[1], exact[2] * Fraction(slow_link), k, m, exact[3], adds, exact[4])
     return float(exposed) if any(isinstance(value, float) for value in (*times.values(), slow_link)) else exposed

@@ -65,9 +65,9 @@ def durations(schedule: Schedule, c_ps: Any, launch_ps: int = 0) -> npt.NDArray[
         c = np.broadcast_to(np.asarray(c_ps, dtype=object), (schedule.n_ranks,))
     except ValueError:
         raise ShapeError(f"c_ps {shown(c_ps)}: expected one number, or one for each of {schedule.n_ranks} ranks.") from None
-    for each in (*c, launch_ps):
-        if amount(each, "picoseconds") >= 2**60:
-            raise UsageError(f"picoseconds {shown(each)}: expected less than 13 days.")
+    *c, launch_ps = (amount(each, "picoseconds") for each in (*c, launch_ps))
+    if (longest := max(*c, launch_ps)) >= 2**60:
+        raise UsageError(f"picoseconds {shown(longest)}: expected less than 13 days.")
     blocks = collectives.message_blocks(schedule.collective, schedule.n_ranks)
     rows = [[round(Fraction(c[p.rank]) * blocks * p.share) + launch_ps for p in each] for each in partitions(schedule)]
     return np.array(rows, np.int64).reshape(schedule.n_ranks, -1)

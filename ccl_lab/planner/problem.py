@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import flag, shown, whole
+from ..arguments import as_array, flag, shown, whole
 from ..errors import ShapeError, UsageError
 from ..ir import Builder, collectives
 from ..topo import Topology
@@ -98,18 +98,18 @@ def make_problem(collective: str, topology: Topology | int, nbytes: Size, *, dty
     where = _topology(topology)
     n = where.n_ranks
     peer = peer if collective == "send_recv" else -1
-    whole(root, "root", 0, n - 1)
+    root = whole(root, "root", 0, n - 1)
     if collective == "send_recv":
-        whole(peer, "peer", 0, n - 1)
+        peer = whole(peer, "peer", 0, n - 1)
     if channels is not None:
-        whole(channels, "channels", 1, 1024)
+        channels = whole(channels, "channels", 1, 1024)
     size = parse_size(nbytes)
     if counts is not None and collective != "all_to_allv":
         raise UsageError(f"counts given for {collective}: only all_to_allv has a size per pair.")
     if collective == "all_to_allv":
         counts = _counts(counts, n, size // collectives.itemsize(dtype) // n, in_place)
         size = int(counts.sum()) * collectives.itemsize(dtype) // n
-    return Problem(collective, where, size, dtype, redop, flag(in_place, "in_place"), int(root), int(peer), channels, counts,
+    return Problem(collective, where, size, dtype, redop, flag(in_place, "in_place"), root, peer, channels, counts,
                    bool(mapped), bool(overlaps))
 
 
@@ -126,7 +126,7 @@ def _topology(topology: Topology | int) -> Topology:
 def _counts(counts: Any, n: int, count: int, in_place: bool) -> np.ndarray:
     if counts is None:
         return np.full((n, n), count, np.int64)
-    found = np.asarray(counts)
+    found = as_array(counts)
     if found.shape != (n, n) or not np.issubdtype(found.dtype, np.integer) or (found.size and found.min() < 0):
         raise ShapeError(f"counts: expected whole numbers, 0 or more, of shape [{n}, {n}] (elements from rank i to rank j), "
                          f"found {found.dtype} of shape {list(found.shape)}.")

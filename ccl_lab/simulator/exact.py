@@ -57,7 +57,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from ..arguments import number, shown, whole
+from ..arguments import as_array, number, shown, whole
 from ..errors import DeadlockError, ScheduleError, ShapeError, UsageError
 from ..ir import Kind, Layout, Schedule
 from ..topo import LinkKind, Topology
@@ -164,7 +164,7 @@ def _layout(schedule: Schedule, topology: Topology, nbytes: Size | None, dtype: 
     if schedule.n_ranks != topology.n_ranks:
         raise ShapeError(f"the schedule is for {schedule.n_ranks} ranks, topology {topology.name!r} has {topology.n_ranks}: plan for "
                          "this topology, or give one of that size.")
-    return schedule.layout(nbytes=nbytes, dtype=dtype, counts=None if counts is None else np.asarray(counts))
+    return schedule.layout(nbytes=nbytes, dtype=dtype, counts=None if counts is None else as_array(counts))
 
 
 def _exact_times(schedule: Schedule, topology: Topology, layout: Layout, late: Late, compute: Compute, alpha: Duration,
@@ -253,15 +253,22 @@ def late_times_ps(late: Late, n_ranks: int) -> I64:
     out = np.zeros(n_ranks, np.int64)
     if late is None:
         return out
-    if not isinstance(late, Mapping):
-        if isinstance(late, (str, bytes)) or not isinstance(late, (Sequence, np.ndarray)) or np.ndim(late) != 1:
-            raise UsageError(f"late {shown(late)} is a {type(late).__name__}: expected {{rank: duration}}, or a duration for each rank.")
+    if isinstance(late, (Sequence, np.ndarray)) and not isinstance(late, (str, bytes)) and _flat(late):
         if len(late) != n_ranks:
             raise ShapeError(f"late lists {len(late)} ranks: expected {n_ranks}, or {{rank: duration}}.")
         late = dict(enumerate(late))
+    if not hasattr(late, "items"):  # a Series has them, too, by its index
+        raise UsageError(f"late {shown(late)} is a {type(late).__name__}: expected {{rank: duration}}, or a duration for each rank.")
     for rank, duration in late.items():
         out[whole(rank, "late names rank", 0, n_ranks - 1)] = picoseconds(f"late[{rank}]", duration)
     return out
+
+
+def _flat(values: Sequence[Duration] | npt.NDArray[Any]) -> bool:
+    """Whether no value is a row of values."""
+    if isinstance(values, np.ndarray):
+        return values.ndim == 1
+    return not any(isinstance(each, (Sequence, np.ndarray)) and not isinstance(each, str) for each in values)
 
 
 def picoseconds(what: str, duration: Duration) -> int:
@@ -281,7 +288,7 @@ def _compute_ps(schedule: Schedule, compute: Compute) -> I64:
     rows = np.flatnonzero(ops.kind == Kind.compute)
     if compute is None or not len(rows):
         return out
-    table = np.asarray(compute)
+    table = as_array(compute)
     if table.dtype.kind not in "iu" or table.ndim > 2 or (table.size and (table.min() < 0 or table.max() >= _LONGEST_PS)):
         raise UsageError("compute_ps: expected whole picoseconds, 0 or more and below 2^61: a number, one per partition, or "
                          "[n_ranks, partitions].")

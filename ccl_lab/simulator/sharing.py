@@ -37,7 +37,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from ..arguments import instance, listed, several
+from ..arguments import as_array, instance, listed, several
 from ..errors import UsageError
 from ..ir import Kind, Layout, OpTable, Schedule
 from ..topo import INSTANT, LinkKind, Topology
@@ -201,7 +201,7 @@ def _placed(jobs: Sequence[Job] | Job, topology: Topology) -> list[_Placed]:
 def _ranks(job: Job, topology: Topology) -> npt.NDArray[np.int32]:
     if job.ranks is None:
         return np.arange(topology.n_ranks, dtype=np.int32)
-    ranks = np.asarray(several(job.ranks, "ranks of a job", "a list of ranks"))
+    ranks = as_array(several(job.ranks, "ranks of a job", "a list of ranks"))
     good = ranks.ndim == 1 and len(ranks) == job.schedule.n_ranks and ranks.dtype.kind in "iu"
     if not good or ranks.min() < 0 or ranks.max() >= topology.n_ranks or len(np.unique(ranks)) != len(ranks):
         raise UsageError(f"ranks {str(job.ranks)[:80]}: expected {job.schedule.n_ranks} different ranks of topology {topology.name!r}, 0 "

@@ -56,7 +56,7 @@ def parse_latency(latency: Duration, what: str) -> int:
 def whole_list(sizes: Union[int, Sequence[int]], nodes: int) -> list[int]:
     """Ranks of each node."""
     nodes = whole(nodes, "nodes", 1, MOST_RANKS)
-    if isinstance(sizes, (str, bytes)) or not hasattr(sizes, "__len__"):
+    if isinstance(sizes, (str, bytes)) or not hasattr(sizes, "__len__") or getattr(sizes, "shape", None) == ():
         size = whole(sizes, "gpus_per_node", 1, MOST_RANKS)
         whole(nodes * size, "nodes * gpus_per_node", 1, MOST_RANKS)
         return [size] * nodes

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import views
-from ..arguments import instance, listed, named, number, shown
+from ..arguments import instance, listed, named, number, shown, whole
 from ..errors import ShapeError, UsageError, suggest
 from ..units import format_size, format_time
 from .columns import COLUMNS, SPAN_DTYPE, SpanStatus
@@ -459,7 +459,7 @@ def _matches(name: str, array: np.ndarray, wanted: Any) -> np.ndarray:
         return mask
     if isinstance(wanted, (str, int, np.integer)):
         return array == _value(name, wanted)
-    if not isinstance(wanted, Iterable):
+    if not isinstance(wanted, Iterable) or getattr(wanted, "shape", None) == ():
         wanted = [wanted]
     return np.isin(array, np.array([_value(name, item) for item in wanted], np.int64))
 
@@ -474,7 +474,7 @@ def _value(name: str, item: Any) -> int:
             raise UsageError(f"{name}={item!r} is unknown.{suggest(item, enum.__members__)}")
         return int(enum[item])
     if isinstance(item, (int, np.integer)):
-        return int(item)
+        return whole(item, f"{name} =", -(2**63)) if not isinstance(item, bool) else int(item)
     raise UsageError(
         f"{name}={item!r} is a {type(item).__name__}: expected a number, a name or a collection of those."
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -212,3 +213,14 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DecodeError, match="line 1: expected a row of a sweep"):
         ccl.sweep(GRID, file=file)
     assert file.read_text() == "milk\neggs\n"
+
+
+def test_late_ranks_as_columns() -> None:
+    """A duration for each rank, as a list, an array or a Series, whose index may name some of them."""
+    pandas = pytest.importorskip("pandas")
+    run = partial(ccl.simulate, "all_reduce", Topology.cluster(nodes=1, gpus_per_node=4), "1KiB", algorithm="ring")
+    want = run(late={2: "1ms"}).time_us
+    for late in (["0s", 0, "1ms", 0.0], np.array([0, 0, 1e-3, 0]), pandas.Series([0, 0, 1e-3, 0]), pandas.Series({2: "1ms"})):
+        assert run(late=late).time_us == want
+    with pytest.raises(UsageError, match="late .* expected {rank: duration}, or a duration for each rank"):
+        run(late=[[1], [1, 2]])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,10 @@ HERE = Topology.cluster(2, 2, 2)
 SCHEDULE = ccl.plan("all_reduce", HERE, "1KiB")
 TRACE = ccl.simulate(SCHEDULE, HERE)
 SCRIPT = FaultScript("nic_down node=0 nic=1 after=1ms")
-WRONG = [None, 5, -1, 1.5, float("nan"), 10**30, True, "x", "", b"x", [], {}, (1, 2), [None], ["x"], {"a": 1}, object(), np.zeros(3),
-         np.float32]  # fmt: skip
+WRONG = [None, 5, -1, 1.5, float("nan"), float("inf"), 10**30, True, 1 + 2j, "x", "", "\0", "1e400", b"x", [], {}, (1, 2), ((),),
+         [None], ["x"], [10**30], [[1], [1, 2]], {1, 2}, range(3), {"a": 1}, {None: None}, object(), np.zeros(3), np.zeros((2, 2)),
+         np.array([]), np.float32]  # fmt: skip
+NUMBERS = [Decimal("1"), np.array(5), np.int8(3)]  # of other kinds than Python's: taken, or refused
 
 MODEL = {"late": None, "compute_ps": None, "alpha": 0, "interference": 1.0, "faults": ()}
 SIZE = {"nbytes": "1KiB", "dtype": "float32", "counts": None}
@@ -138,6 +141,7 @@ def outcome(call: Callable[..., Any], given: dict[str, Any]) -> str:
     """Empty where the call accepts what is given, or refuses it as it should."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        warnings.filterwarnings("error", "overflow encountered")  # numbers of a few bits, as a column of them has
         try:
             call(**given)
         except CclError as error:
@@ -151,7 +155,7 @@ def outcome(call: Callable[..., Any], given: dict[str, Any]) -> str:
 
 def check(name: str, call: Callable[..., Any], right: dict[str, Any]) -> None:
     for key in right:
-        for wrong in WRONG:
+        for wrong in (*WRONG, *NUMBERS):
             found = outcome(call, {**right, key: wrong})
             assert not found, f"{name}({key}={wrong!r}): {found}"
 

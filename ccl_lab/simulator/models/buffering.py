@@ -51,9 +51,9 @@ def buffering(senders: int, nbytes: Size, window: Size | None, *, gbytes_per_s: 
         >>> round(buffering(16, "8MiB", None).reduction, 2)
         0.88
     """
-    whole(senders, "senders", 1)
-    amount(gbytes_per_s, "gbytes_per_s", above=True)
-    amount(round_trip_us, "round_trip_us", above=True)
+    senders = whole(senders, "senders", 1)
+    gbytes_per_s = amount(gbytes_per_s, "gbytes_per_s", above=True)
+    round_trip_us = amount(round_trip_us, "round_trip_us", above=True)
     product = gbytes_per_s * round_trip_us * 1e3
     limit = product if window is None else float(parse_size(window))
     size = float(parse_size(nbytes))

@@ -45,7 +45,7 @@ def replay(
     that is none, UsageError for a group that does not fit. Cost: some us a node.
     """
     path = file_path(path)
-    amount(compute, "compute")
+    compute = amount(compute, "compute")
     kept: dict[str, int] = {}
     known: dict[tuple[Any, ...], int] = {}
 

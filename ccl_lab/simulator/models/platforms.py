@@ -191,9 +191,7 @@ CTRAN_PLATFORMS: dict[str, CtranPlatform] = {
 def nodes_of(platform: Platform, nodes: int | None, gpus: int | None) -> tuple[int, int]:
     """(nodes, ranks): as given, or the platform's default. A node is an NVLink domain: the trays of a rack are one."""
     per_node = platform.gpus_per_node
-    for name, value in (("nodes", nodes), ("gpus", gpus)):
-        if value is not None:
-            whole(value, name, 1)
+    nodes, gpus = (value if value is None else whole(value, name, 1) for name, value in (("nodes", nodes), ("gpus", gpus)))
     if gpus is not None and nodes is not None and platform.trays > 1 and nodes <= platform.trays and gpus <= per_node:
         nodes = 1
     if gpus is None:

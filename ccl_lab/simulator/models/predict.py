@@ -7,13 +7,13 @@ ctran) nor their numbers (platforms).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Union
 
 import numpy as np
 import numpy.typing as npt
 
-from ...arguments import named, several
+from ...arguments import as_array, named, several
 from ...errors import UsageError
 from ...topo import Topology
 from ...units import Size, format_size, format_time, parse_size
@@ -61,7 +61,7 @@ class Prediction:
 
 def _sizes(nbytes: SizeOrSizes) -> tuple[F64, bool]:
     """Sizes as f64[k], and whether there was one alone."""
-    if isinstance(nbytes, str) or np.ndim(nbytes) == 0:
+    if isinstance(nbytes, str) or (as_array(nbytes).ndim == 0 and not isinstance(nbytes, Sequence)):
         values, one = [nbytes], True
     else:
         values, one = list(several(nbytes, "nbytes", "a size, or several")), False

@@ -158,7 +158,7 @@ def training_step(
         True
     """
     device = _device(device)
-    _check(model, parallel, batch, sequence)
+    batch, sequence = _checked(model, parallel, batch, sequence)
     groups = _Groups(platform)
     layers, micro = model.layers // parallel.pipeline, parallel.microbatches
     tokens = batch * sequence / micro
@@ -216,12 +216,13 @@ def _device(device: Union[str, Device]) -> Device:
     return DEVICES[named(device, "device", DEVICES, verdict="is unknown, and no Device")]
 
 
-def _check(model: Transformer, parallel: Parallel, batch: int, sequence: int) -> None:
+def _checked(model: Transformer, parallel: Parallel, batch: int, sequence: int) -> tuple[int, int]:
+    """Batch and sequence, of a model that can be spread like that; or UsageError."""
     instance(model, "model", Transformer, "a Transformer")
     instance(parallel, "parallel", Parallel, "a Parallel")
     for name in ("tensor", "pipeline", "data", "expert", "microbatches"):
         whole(getattr(parallel, name), name, 1)
-    for name, value in (("batch", batch), ("sequence", sequence), ("layers", model.layers), ("experts", model.experts)):
+    for name, value in (("layers", model.layers), ("experts", model.experts)):
         whole(value, name, 1)
     named(parallel.sharding, "sharding", SHARDING)
     if parallel.sharding == "hsdp" and (parallel.shards < 1 or parallel.data // parallel.expert % parallel.shards):
@@ -231,6 +232,7 @@ def _check(model: Transformer, parallel: Parallel, batch: int, sequence: int) ->
                               ("experts", model.experts, parallel.expert)):  # fmt: skip
         if total % part:
             raise UsageError(f"{total} {what} over {part}: expected a multiple.")
+    return whole(batch, "batch", 1), whole(sequence, "sequence", 1)
 
 
 # -- all_to_allv and decode
@@ -246,10 +248,10 @@ def all_to_allv_us(ranks: int, nbytes: float, gbytes_per_s: float = 48.5, contro
     ranks: N; nbytes: S, what a rank sends to others; gbytes_per_s: of its NICs; control: "handshake" each time, or "persistent".
     Raises UsageError. Source: arXiv 2510.20171, AllToAllv at small sizes.
     """
-    whole(ranks, "ranks", 1)
+    ranks = whole(ranks, "ranks", 1)
     named(control, "control", CONTROL_US)
-    amount(nbytes, "nbytes")
-    amount(gbytes_per_s, "gbytes_per_s", above=True)
+    nbytes = amount(nbytes, "nbytes")
+    gbytes_per_s = amount(gbytes_per_s, "gbytes_per_s", above=True)
     found = {"control": CONTROL_US[control] * (ranks - 1), "bandwidth": nbytes / gbytes_per_s / 1e3}
     return {**found, "total": sum(found.values())}
 
@@ -272,8 +274,7 @@ def decode_step(
     """
     device = _device(device)
     instance(model, "model", Transformer, "a Transformer")
-    for name, value in (("ranks", ranks), ("batch", batch), ("context", context)):
-        whole(value, name, 1)
+    ranks, batch, context = (whole(value, name, 1) for name, value in (("ranks", ranks), ("batch", batch), ("context", context)))
     if model.experts % ranks and ranks % model.experts:
         raise UsageError(f"{model.experts} experts over {ranks} ranks: expected a multiple, one way or the other.")
     held = min(max(1, model.experts // ranks), batch * ranks * model.active)
