@@ -21,7 +21,7 @@ def wrong_types(comm: ccl.Communicator) -> None:
     }  # fmt: skip
     for name, (method, right) in calls.items():
         for key in right:
-            for wrong in (5.5, "x", [None], {"a": 1}, object(), 10**30):
+            for wrong in (5.5, "x", [None], [[1], [1, 2]], {"a": 1}, {1, 2}, 1 + 2j, float("nan"), np.array(["x"]), object(), 10**30):
                 try:
                     method(**{**right, key: wrong})
                 except ccl.CclError as error:
