@@ -31,7 +31,7 @@ from ..errors import UsageError
 from ..units import Duration
 from . import files, network, places
 from .network import Level, Network
-from .rates import GBIT, GBYTE, INSTANT, Rate, parse_latency, parse_rate, whole_list
+from .rates import GBIT, GBYTE, INSTANT, Rate, parse_latency, parse_rate, scaled, whole_list
 
 # What follows from where ranks and NICs are, whatever their rates.
 _OF_PLACES = ("n_nodes", "ranks_per_node", "link_in_node", "_near", "_texts")
@@ -222,13 +222,13 @@ class Topology:
 
     def slow(self, factor: float, *, nic: tuple[int, int] | None = None, rank: int | None = None) -> Topology:
         """A copy in which NIC `(node, index)`, or the fabric and memory of `rank`, is `factor` times slower (below 1: faster)."""
-        if not number(factor, "factor", "a number above 0") > 0 or (nic is None) == (rank is None):
-            raise UsageError(f"slow(factor={factor}): expected a factor above 0 and either nic=(node, index) or rank=.")
+        if not 0 < number(factor, "factor", "a number above 0") < np.inf or (nic is None) == (rank is None):
+            raise UsageError(f"slow(factor={factor}): expected a finite factor above 0 and either nic=(node, index) or rank=.")
         if nic is not None:
-            return self._with_nic_rates(_scaled(self.nic_bytes_per_s, self._nic_row(nic), factor))
+            return self._with_nic_rates(scaled(self.nic_bytes_per_s, self._nic_row(nic), factor))
         row = whole(rank, "rank", 0, self.n_ranks - 1)
-        return self.replace(fabric_bytes_per_s=_scaled(self.fabric_bytes_per_s, row, factor),
-                            local_bytes_per_s=_scaled(self.local_bytes_per_s, row, factor))
+        return self.replace(fabric_bytes_per_s=scaled(self.fabric_bytes_per_s, row, factor),
+                            local_bytes_per_s=scaled(self.local_bytes_per_s, row, factor))
 
     def without(self, *nics: tuple[int, int]) -> Topology:
         """A copy in which each NIC `(node, index)` given is gone; its ranks use the other NICs of the node."""
@@ -491,9 +491,3 @@ class Topology:
     def show(self, **options: Any) -> Any:
         """Draws the topology; returns a widget."""
         return views.draw("topology", self, **options)
-
-
-def _scaled(rates: I64, row: int, factor: float) -> I64:
-    changed = np.array(rates)
-    changed[row] = max(1, int(changed[row] / factor)) if changed[row] else 0
-    return changed

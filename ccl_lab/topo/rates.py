@@ -10,6 +10,9 @@ import re
 from collections.abc import Sequence
 from typing import Union
 
+import numpy as np
+import numpy.typing as npt
+
 from ..arguments import number, whole
 from ..errors import UsageError
 from ..units import Duration, parse_duration
@@ -65,3 +68,13 @@ def whole_list(sizes: Union[int, Sequence[int]], nodes: int) -> list[int]:
     found = [whole(size, "gpus_per_node", 1, MOST_RANKS) for size in sizes]
     whole(sum(found), "ranks of all nodes", 1, MOST_RANKS)
     return found
+
+
+def scaled(rates: npt.NDArray[np.int64], row: int, factor: float) -> npt.NDArray[np.int64]:
+    """A copy in which the rate of a row is `factor` times slower, 1 or more; 0 stays 0. Raises UsageError."""
+    rate = int(rates[row]) / float(factor)
+    if rate > INSTANT:
+        raise UsageError(f"slow(factor={factor}): expected rates below 4e18 bytes per second, found {rate:.3g}.")
+    changed = np.array(rates)
+    changed[row] = max(1, int(rate)) if changed[row] else 0
+    return changed

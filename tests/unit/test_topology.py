@@ -132,6 +132,9 @@ def test_slow_and_replace_make_copies() -> None:
         {"factor": 2},
         {"factor": 2, "nic": (2, 0)},
         {"factor": 2, "rank": 8},
+        {"factor": float("inf"), "nic": (0, 0)},
+        {"factor": 1e-300, "nic": (0, 0)},
+        {"factor": 1e-12, "rank": 0},
     ):
         with pytest.raises(UsageError):
             t.slow(**bad)
