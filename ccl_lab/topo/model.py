@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import views
-from ..arguments import flag, instance, number, whole, wholes
+from ..arguments import amount, flag, instance, named, number, whole, wholes
 from ..errors import UsageError
 from ..units import Duration
 from . import files, network, places
@@ -144,9 +144,9 @@ class Topology:
         object.__setattr__(self, "nics_per_node", int(self.nics_per_node))
         object.__setattr__(self, "nic_names", tuple(self.nic_names))
         object.__setattr__(self, "sources", dict(instance(self.sources, "sources", Mapping, "texts by name")))
-        object.__setattr__(self, "path_limits", {key: int(rate) for key, rate in self.path_limits.items()})
-        if set(self.path_limits) - set(PATH_LIMITS) or any(rate < 1 for rate in self.path_limits.values()):
-            raise UsageError(f"path_limits {dict(self.path_limits)}: expected bytes/s above 0 for some of {', '.join(PATH_LIMITS)}.")
+        limits = instance(self.path_limits, "path_limits", Mapping, f"bytes/s for some of {', '.join(PATH_LIMITS)}")
+        object.__setattr__(self, "path_limits", {named(key, "path_limits", PATH_LIMITS): int(amount(rate, f"path_limits {key!r}", least=1))
+                                                 for key, rate in limits.items()})  # fmt: skip
         if self.nic_names and len(self.nic_names) != nics:
             raise UsageError(f"nic_names: expected {nics} names, found {len(self.nic_names)}.")
         if self.network is not None:

@@ -87,6 +87,8 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "Topology.discover": (Topology.discover, {"root": "/nowhere", "ranks": 2}),
     "Topology.slow": (HERE.slow, {"factor": 2.0, "nic": (0, 1), "rank": None}),
     "Topology.without": (lambda nic: HERE.without(nic), {"nic": (0, 1)}),
+    "Topology.replace": (HERE.replace, {"path_limits": {}, "nic_bytes_per_s": HERE.nic_bytes_per_s, "name": "x"}),
+    "Topology.slow a rank": (HERE.slow, {"factor": 2, "rank": 0}),
     "Topology.subset": (HERE.subset, {"ranks": [0, 1]}),
     "Topology.ranks_of": (HERE.ranks_of, {"node": 0}),
     "Topology.nic_of": (HERE.nic_of, {"rank": 0, "channel": 0}),
