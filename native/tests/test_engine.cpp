@@ -246,6 +246,42 @@ TEST(a_rank_says_itself_that_its_nic_is_down) {
   CHECK_EQ(parts[0].start(world.engine(0), 4, 30).code, Code::aborted);
 }
 
+// Its peer may find the connection closed and tell it to stop before it says so itself.
+TEST(a_rank_that_is_told_to_stop_says_that_its_nic_is_down) {
+  World world(2, Mode::tcp);
+  const auto [a, b] = check::tcp_pair();
+  CHECK_OK(world.engine(0).add_connection(1, 1, 1, 0, a));
+  CHECK_OK(world.engine(1).add_connection(0, 1, 1, 0, b));
+  const auto columns = [](int rank) {
+    Columns made(rank, 2);
+    made.scalars.collective = Collective::all_gather;
+    made.scalars.count = made.scalars.bytes[0] = made.scalars.bytes[1] = 64;
+    return made;
+  };
+  Columns waits = columns(0), heard = columns(1);
+  waits.signal(0, 1, 0);
+  waits.wait(0, 0, 1, 1);  // for what never comes; it needs no peer any more
+  heard.wait(0, 0, 0, 1);
+  heard.ready_to = {0};
+  Part part(world.engine(0), waits), first(world.engine(1), heard), other(world.engine(1), check::ring_all_gather(1, 2, 64));
+  CHECK_OK(part.start(world.engine(0), 1, 30));
+  CHECK_OK(first.start(world.engine(1), 1, 30));
+  CHECK(first.wait(30));
+  CHECK_OK(first.work->status());
+  CHECK_OK(other.start(world.engine(1), 2, 30));
+  CHECK_OK(world.engine(0).set_nic(0, 0, false));
+  CHECK(other.wait(30));
+  CHECK_EQ(other.work->status().code, Code::link_down);
+  CHECK(!part.wait(0));
+  world.engine(0).abort(Code::link_down, "closed by the peer", 1);
+  CHECK(part.wait(30));
+  const Status status = part.work->status();
+  CHECK_EQ(status.code, Code::link_down);
+  CHECK_EQ(status.rank, 0);
+  CHECK_EQ(status.nic, 0);
+  CHECK(status.message.find("NIC 0 of this node is down") != std::string::npos);
+}
+
 TEST(what_cannot_start_is_refused) {
   World world(2, Mode::automatic);
   Engine& engine = world.engine(0);

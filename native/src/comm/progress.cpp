@@ -390,7 +390,10 @@ void Progress::stop(Status reason) {
   jobs_.clear();
   completions_.clear();
   stop_draining(reason);
-  if (current() != nullptr) fail_current(reason);
+  if (current() != nullptr) {
+    const Status own = first ? Status() : seen(current()->program(), reason);
+    fail_current(own.ok() ? reason : own);
+  }
   for (std::size_t i = 0; i < runs_.n_announced(); ++i) hold(*queue_[i]);
   runs_.withdraw();
   while (!queue_.empty()) {
