@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from .arguments import file_path, flag, instance, named, shown
 from .errors import CclError, DecodeError, UsageError, suggest
 
@@ -65,9 +67,10 @@ def sweep(grid: Mapping[str, Any], executor: Executor | None = None, *, file: st
           progress: bool | Callable[[int, int], None] | None = None) -> Sweep:  # fmt: skip
     """Simulates every combination of the values of `grid`.
 
-    grid: arguments of `simulate` by name; a list gives several values, anything else one ("faults" takes a list of lists). executor: any of
-    concurrent.futures (default: processes, one per core, for the time of the call). file: rows are appended to it as JSON lines, and those
-    that are there are not computed again. progress: True prints a line on stderr, a function gets (done, all); default: True on a terminal.
+    grid: arguments of `simulate` by name; a list, a range, a column of NumPy or pandas gives several values, anything else one ("faults"
+    takes a list of lists). executor: any of concurrent.futures (default: processes, one per core, for the time of the call). file: rows are
+    appended to it as JSON lines, and those that are there are not computed again. progress: True prints a line on stderr, a function gets
+    (done, all); default: True on a terminal.
 
     A row that fails holds `error`, and the others go on; `.check()` raises. Raises UsageError for an unknown argument or an empty list,
     DecodeError for a file of something else.
@@ -98,17 +101,26 @@ def sweep(grid: Mapping[str, Any], executor: Executor | None = None, *, file: st
     return Sweep(tuple({**point, **known[key]} for point, key in zip(points, keys, strict=True)))
 
 
+def _values(given: Any) -> list[Any]:
+    """The values of one argument, numbers as Python's own."""
+    if isinstance(given, (list, tuple, range)):
+        return [each.item() if isinstance(each, np.generic) else each for each in given]
+    if getattr(given, "ndim", 0) == 1 and hasattr(given, "tolist"):
+        return list(given.tolist())
+    return [given.item() if isinstance(given, np.generic) else given]
+
+
 def _points(grid: Mapping[str, Any]) -> list[dict[str, Any]]:
-    for name, values in grid.items():
+    axes = {name: _values(given) for name, given in grid.items()}
+    for name, values in axes.items():
         if name not in ARGUMENTS:
             raise UsageError(f"sweep: simulate has no argument {name!r}.{suggest(str(name), ARGUMENTS)}")
-        if isinstance(values, (list, tuple)) and not values:
+        if not values:
             raise UsageError(f"sweep: no values for {name!r}; leave it out, or give one.")
     for name in ("what", "topology"):
         if name not in grid:
             raise UsageError(f"sweep: {name!r} is missing in the grid.")
-    axes = [list(values) if isinstance(values, (list, tuple)) else [values] for values in grid.values()]
-    return [dict(zip(grid, point, strict=True)) for point in itertools.product(*axes)]
+    return [dict(zip(axes, point, strict=True)) for point in itertools.product(*axes.values())]
 
 
 def _key(point: Mapping[str, Any]) -> str:

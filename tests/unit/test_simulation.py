@@ -170,6 +170,17 @@ def test_a_sweep_goes_through_the_grid_in_order_on_any_executor() -> None:
     assert ccl.sweep(GRID, progress=False).column("time_ps") == found.column("time_ps")  # in processes
 
 
+def test_values_of_a_grid_may_be_columns() -> None:
+    """Of NumPy or pandas, or a range; numbers become Python's own, so a file knows them again."""
+    sizes = [1024, 2048]
+    for nbytes in (np.array(sizes), range(1024, 3072, 1024), pytest.importorskip("pandas").Series(sizes), [np.int32(1024), 2048]):
+        grid = {"what": "all_reduce", "topology": "h100:nodes=2", "nbytes": nbytes}
+        found = ccl.sweep(grid, ThreadPoolExecutor(1), progress=False).check()
+        assert found.column("nbytes") == sizes and {type(each) for each in found.column("nbytes")} == {int}
+    with pytest.raises(UsageError, match="no values for 'nbytes'"):
+        ccl.sweep({"what": "all_reduce", "topology": "h100:nodes=2", "nbytes": np.array([])}, progress=False)
+
+
 def test_a_sweep_resumes_where_it_was_cut_off(tmp_path: Path) -> None:
     file = tmp_path / "sweep.jsonl"
     with ThreadPoolExecutor(1) as threads:
