@@ -36,12 +36,12 @@ def hierarchical(problem: Problem) -> Builder:
     timetable = share_unevenly(problem.topology, problem.grid, 1 + np.arange(lanes))
     b = problem.builder("hierarchical", channels=1 + lanes, parts=group * depth * nodes, scratch_blocks=group, timetable=timetable)
     _node_phase(b, problem.grid, depth, lanes)
-    for i in range(depth):
-        ticks = i // lanes * (2 * nodes - 2) if timetable else None
+    begins = [i // lanes * (2 * nodes - 2) if timetable else None for i in range(depth)]
+    for i, ticks in enumerate(begins):
         _between_nodes(b, problem.grid, depth, i, lane=1 + i % lanes, ticks=ticks)
         _gather(b, problem.grid, depth, i, lane=1 + i % lanes, ticks=ticks)
-    for i in range(depth):
-        _arrive(b, problem.grid, lane=1 + i % lanes)
+    for i, ticks in enumerate(begins):
+        _arrive(b, problem.grid, lane=1 + i % lanes, ticks=ticks)
     return b
 
 
@@ -119,16 +119,21 @@ def _gather(b: Builder, grid: np.ndarray, depth: int, i: int, lane: int, ticks: 
     rank, node, local = _members(grid)
     nodes, group = grid.shape
     mine = (local * depth + i) * nodes
-    b.step = 2 * nodes - 1 if ticks is None else ticks + 2 * nodes - 2
+    b.step = _gone_round(nodes, ticks)
     for distance in range(1, group):
         done = b.output[mine : mine + nodes]
         b.put(rank=rank, peer=grid[node, (local + distance) % group], src=done, dst=done, channel=lane)
 
 
-def _arrive(b: Builder, grid: np.ndarray, lane: int) -> None:
+def _gone_round(nodes: int, ticks: int | None) -> int:
+    """The step at which a slice has come to all nodes."""
+    return 2 * nodes - 1 if ticks is None else ticks + 2 * nodes - 2
+
+
+def _arrive(b: Builder, grid: np.ndarray, lane: int, ticks: int | None) -> None:
     rank, node, local = _members(grid)
     nodes, group = grid.shape
-    b.step = 2 * nodes - 1
+    b.step = _gone_round(nodes, ticks)
     for distance in range(1, group):
         b.wait(rank=rank, peer=grid[node, (local - distance) % group], sig_channel=lane)
 
