@@ -115,9 +115,14 @@ def listed(value: Any, what: str, kind: type[Kind] | tuple[type[Kind], ...], exp
     return tuple(instance(each, what, kind, expected) for each in several(value, what, expected))
 
 
+def is_one(value: Any) -> bool:
+    """Whether `value` is one thing and not several: text, a type, what cannot be gone over, an array without dimensions."""
+    return isinstance(value, (str, bytes, type)) or not isinstance(value, Iterable) or getattr(value, "shape", None) == ()
+
+
 def several(value: Any, what: str, expected: str) -> tuple[Any, ...]:
     """What is in `value`, which is no text; or UsageError."""
-    if isinstance(value, (str, bytes, type)) or not isinstance(value, Iterable) or (isinstance(value, np.ndarray) and not value.ndim):
+    if is_one(value):
         raise UsageError(f"{what} {shown(value)} is a {type(value).__name__}: expected {expected}.")
     return tuple(value)
 

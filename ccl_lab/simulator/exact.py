@@ -253,7 +253,7 @@ def late_times_ps(late: Late, n_ranks: int) -> I64:
     out = np.zeros(n_ranks, np.int64)
     if late is None:
         return out
-    if isinstance(late, (Sequence, np.ndarray)) and not isinstance(late, (str, bytes)) and _flat(late):
+    if isinstance(late, (Sequence, np.ndarray)) and as_array(late).ndim == 1:
         if len(late) != n_ranks:
             raise ShapeError(f"late lists {len(late)} ranks: expected {n_ranks}, or {{rank: duration}}.")
         late = dict(enumerate(late))
@@ -262,13 +262,6 @@ def late_times_ps(late: Late, n_ranks: int) -> I64:
     for rank, duration in late.items():
         out[whole(rank, "late names rank", 0, n_ranks - 1)] = picoseconds(f"late[{rank}]", duration)
     return out
-
-
-def _flat(values: Sequence[Duration] | npt.NDArray[Any]) -> bool:
-    """Whether no value is a row of values."""
-    if isinstance(values, np.ndarray):
-        return values.ndim == 1
-    return not any(isinstance(each, (Sequence, np.ndarray)) and not isinstance(each, str) for each in values)
 
 
 def picoseconds(what: str, duration: Duration) -> int:

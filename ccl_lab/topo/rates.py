@@ -13,7 +13,7 @@ from typing import Union
 import numpy as np
 import numpy.typing as npt
 
-from ..arguments import number, whole
+from ..arguments import is_one, number, whole
 from ..errors import UsageError
 from ..units import Duration, parse_duration
 
@@ -59,7 +59,7 @@ def parse_latency(latency: Duration, what: str) -> int:
 def whole_list(sizes: Union[int, Sequence[int]], nodes: int) -> list[int]:
     """Ranks of each node."""
     nodes = whole(nodes, "nodes", 1, MOST_RANKS)
-    if isinstance(sizes, (str, bytes)) or not hasattr(sizes, "__len__") or getattr(sizes, "shape", None) == ():
+    if is_one(sizes) or not hasattr(sizes, "__len__"):
         size = whole(sizes, "gpus_per_node", 1, MOST_RANKS)
         whole(nodes * size, "nodes * gpus_per_node", 1, MOST_RANKS)
         return [size] * nodes

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import views
-from ..arguments import instance, listed, named, number, shown, whole
+from ..arguments import instance, is_one, listed, named, number, shown, whole
 from ..errors import ShapeError, UsageError, suggest
 from ..units import format_size, format_time
 from .columns import COLUMNS, SPAN_DTYPE, SpanStatus
@@ -459,7 +459,7 @@ def _matches(name: str, array: np.ndarray, wanted: Any) -> np.ndarray:
         return mask
     if isinstance(wanted, (str, int, np.integer)):
         return array == _value(name, wanted)
-    if not isinstance(wanted, Iterable) or getattr(wanted, "shape", None) == ():
+    if is_one(wanted):
         wanted = [wanted]
     return np.isin(array, np.array([_value(name, item) for item in wanted], np.int64))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -45,6 +46,23 @@ class Drawn(NamedTuple):
     def found(self, finish: Callable[..., Any], part: Any, changes: Changes = NONE, **options: Any) -> tuple[list[int], dict[str, Any]]:
         """As `found`, of this one."""
         return found(finish, part, self.outlined, self.topology, self.late, self.alpha, changes, **options)
+
+
+def gone_over(cases: Iterable[Drawn]) -> tuple[int, int]:
+    """How many cases end as when every round of every unit is evaluated, and in how many most rounds are jumped over."""
+    compared = jumped = 0
+    for number, case in enumerate(cases):
+        want, _ = finish_times(case.outlined, case.topology, merge=False, jumps=False, late=case.late, alpha=case.alpha)
+        ends, how = finish_times(case.outlined, case.topology, late=case.late, alpha=case.alpha)
+        assert ends.tolist() == want.tolist(), number
+        compared, jumped = compared + 1, jumped + (how["jumped"] > how["rounds"])
+    return compared, jumped
+
+
+def in_step_and_nominal(schedule: Schedule, topology: Topology) -> tuple[int, int]:
+    """Picoseconds of a schedule with its timetable, and in nominal time."""
+    in_step, nominal = (exact_times(dataclasses.replace(schedule, timetable=each), topology).time_ps for each in (True, False))
+    return in_step, nominal
 
 
 def found(finish: Callable[..., Any], part: Any, outlined: Outline, topology: Topology, late: Any = None, alpha: float = 0.0,
