@@ -42,13 +42,14 @@ class RingLoops:
     """Rings, all alike but for their ranks and chunks.
 
     orders: int64[rings, length], the ranks along each; channel: int64[rings]. On each ring, once per slice: every position sends `depth`
-    messages, then `steps` times `depth`: waits, adds what arrived (the first `reducing` steps), sends it on (not in the last step).
-    What is at position p after step s are `span` chunks from first[ring, slice] + ((p - 1 - s) mod length) * stride + i * apart on
-    (i-th of `depth`; apart: None for span); stride, span and apart: of all rings, or int64[rings]. slice_of: int64[rings, slices]: place of
-    a slice among all, -1 where the ring has fewer. copies: a position copies its own message after it sent it. in_node: slices begin and
-    end with work inside the nodes (`node_phase`). in_turn: lanes of a rank take its slices in turn, else each ring has a part of every
-    slice; their ops are told slice by slice and rank by rank, else ring by ring. timetable: of the schedule; message m of a position,
-    counted over slices, steps and `depth`, is waited for, added and sent on at tick max(0, m - depth * (its place in the node) + 1).
+    messages, then `steps` times `depth`: waits, adds what arrived (the first `reducing` steps), sends it on (not in the last step). own:
+    arrays that it adds to what arrived; several, those of the ranks of its node, it adds up before it sends its first messages, at once.
+    What is at position p after step s are `span` chunks from first[ring, slice] + ((p - 1 - s) mod length) * stride + i * span on
+    (i-th of `depth`); stride and span: of all rings, or int64[rings]. slice_of: int64[rings, slices]: place of a slice among all, -1 where
+    the ring has fewer. copies: a position copies its own message after it sent it. in_node: slices begin and end with work inside the nodes
+    (`node_phase`). in_turn: lanes of a rank take its slices in turn, else each ring has a part of every slice; their ops are told slice by
+    slice and rank by rank, else ring by ring. timetable: of the schedule; message m of a position, counted over slices, steps and `depth`,
+    is waited for, added and sent on at tick max(0, m - depth * (its place in the node) + 1).
     """
 
     orders: np.ndarray
@@ -61,23 +62,19 @@ class RingLoops:
     stride: int | np.ndarray
     span: int | np.ndarray
     slice_of: np.ndarray
+    own: int = 1
     copies: bool = False
     in_node: bool = False
     in_turn: bool = False
-    apart: int | np.ndarray | None = None
     timetable: bool = False
 
     def chunk_bytes(self, count: int, itemsize: int) -> np.ndarray:
         """Bytes of every message, of blocks of `count` elements: int64[rings, slices, depth, 1 or length]; 1 where positions are alike."""
         parts, even = self.parts, not np.any(self.stride) or count % self.parts == 0
         place = np.zeros(1, np.int64) if even else np.arange(self.orders.shape[1], dtype=np.int64)
-        stride, span, apart = (np.reshape(each, (-1, 1, 1, 1)) for each in (self.stride, self.span, self._apart))
-        begin = (self.first[:, :, None, None] + place * stride + np.arange(self.depth)[:, None] * apart).astype(np.int64)
+        stride, span = (np.reshape(each, (-1, 1, 1, 1)) for each in (self.stride, self.span))
+        begin = (self.first[:, :, None, None] + place * stride + np.arange(self.depth)[:, None] * span).astype(np.int64)
         return ((begin + span) * count // parts - begin * count // parts) * itemsize
-
-    @property
-    def _apart(self) -> int | np.ndarray:
-        return self.span if self.apart is None else self.apart
 
     def nominal_bytes(self, count: int, itemsize: int) -> int:
         """Bytes of a message whose parts are all as long as the longest, 0 of a timetable (Layout.nominal_bytes). Raises Inapplicable."""
@@ -98,11 +95,13 @@ class RingLoops:
         order, length = self.orders[ring].tolist(), self.orders.shape[1]
         rank, channel = order[position], int(self.channel[ring])
         after, before = order[(position + 1) % length], order[position - 1]
-        stride, span, apart = (int(np.broadcast_to(each, len(self.orders))[ring]) for each in (self.stride, self.span, self._apart))
+        stride, span = (int(np.broadcast_to(each, len(self.orders))[ring]) for each in (self.stride, self.span))
 
         def op(kind: str, peer: int, step: int, i: int) -> RingOp:
-            return RingOp(kind, rank, channel, peer, first + (position - 1 - step) % length * stride + i * apart, span)
+            return RingOp(kind, rank, channel, peer, first + (position - 1 - step) % length * stride + i * span, span)
 
+        if self.own > 1:
+            yield RingOp("reduce", rank, channel, -1, first + position % length * stride, self.depth * span)
         yield from (op("put", after, -1, i) for i in range(self.depth))
         if self.copies:
             yield op("copy", -1, -1, 0)

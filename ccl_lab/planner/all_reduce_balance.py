@@ -21,7 +21,7 @@ WHOLE = Shares(1.0)
 
 
 def balance(problem: Problem) -> Builder:
-    """Ring all_reduce over lanes whose shares are c_i / sum(c), sums inside the nodes before and after it.
+    """Ring all_reduce over lanes whose shares are c_i / sum(c), of what the ranks of each node have; the result goes round the nodes.
 
     Steps: 2(K-1) a pass over K nodes. Bytes over the NICs of a node: 2(K-1)/K of the message, T/T0 = 1/(1-X). Any number of ranks a
     node; at most ranks of a node + 1 blocks of scratch. Source: R2CCL, arXiv 2512.25059 (Balance).

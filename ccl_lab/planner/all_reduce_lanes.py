@@ -21,7 +21,7 @@ import numpy as np
 
 from ..ir import Builder, RingLoops, Schedule
 from ..topo import Topology
-from .cost import CHUNK_SECONDS, OP_SECONDS, Cost, machine
+from .cost import CHUNK_SECONDS, OP_SECONDS, Cost, best_rounds, machine
 from .degraded import CHANNELS, I64, Lanes, finish, lanes, no_load, node_order
 from .kept import kept_by_topology
 from .lane_meeting import Meeting, number_of_rounds
@@ -139,6 +139,8 @@ class Depth(NamedTuple):
 
 def depth_of(problem: Problem, shares: Shares, most_waves: int = MOST_WAVES) -> Depth:
     """Units K = sqrt(seconds of the meetings / latency of a block); passes of the ring by what they hide inside a node."""
+    if not shares.levels and problem.topology.gpus_per_node > 1:
+        return _alone_depth(problem, shares)[0]
     topology, found, at = problem.topology, allocate(problem.topology, shares), machine(problem.topology)
     hop = OP_SECONDS + at.alpha_nic
     lane = max(1, len(found.ring.channel))
@@ -171,6 +173,15 @@ def depth_of(problem: Problem, shares: Shares, most_waves: int = MOST_WAVES) -> 
         most = max(1, MOST_ROWS // (6 * topology.n_nodes**2 * lane * passes))
         depth = max(min(depth, most), min(most, round((1.2 if shares.tight else 1) * shares.ring / topology.n_nodes / passes / piece)))
     return Depth(passes, depth, waves, pieces)
+
+
+def _alone_depth(problem: Problem, shares: Shares) -> tuple[Depth, float]:
+    """Of rings alone, with work inside nodes before and after; and the seconds that they take."""
+    at, found = machine(problem.topology), allocate(problem.topology, shares)
+    wire = problem.nbytes * found.common / (2 * problem.topology.n_nodes - 2)
+    piece = problem.nbytes / len(found.ring.channel) / problem.topology.n_nodes
+    rounds = best_rounds(at, problem.nbytes, piece, wire, as_slices=False)
+    return Depth(rounds.number, rounds.abreast, 1, 1), rounds.seconds
 
 
 def rows(problem: Problem, shares: Shares) -> int:
@@ -208,6 +219,8 @@ def estimate(problem: Problem, shares: Shares, most_waves: int = MOST_WAVES) -> 
     inside = 2 * (group - 1) / group * size / at.fabric + at.add(size / group, group) if group > 1 else 0.0
     adds = at.add(size) * (n - 1) / n
     seconds = max(wire + slow, inside, adds) + inside / max(depth.passes, 1)
+    if not shares.levels and group > 1:
+        seconds = _alone_depth(problem, shares)[1]
     seconds *= SLACK_THROUGH if shares.through else SLACK_LEVELS if len(shares.levels) > 1 else 1.0
     crossed = float((found.load * size).max())
     return Cost(seconds, steps + (2 if group > 1 else 0), float(found.load.sum(axis=1).max()) * size, crossed)
@@ -278,7 +291,9 @@ def build(problem: Problem, name: str, shares: Shares, most_waves: int = MOST_WA
     frame = Frame(problem.builder(name, channels=channels, parts=parts, scratch_blocks=topology.gpus_per_node + outside,
                                   timetable=timed or alone), topology, found.local, ids=iter(range(channels)))
     every = np.arange(len(found.ring.weight))
-    ring = Ring(frame, Role.of(found.ring, every, order), *regions.pop(0), depth.passes, depth.ring_depth) if shares.ring > 0 else None
+    ring = None
+    if shares.ring > 0:
+        ring = Ring(frame, Role.of(found.ring, every, order), *regions.pop(0), depth.passes, depth.ring_depth, summed=not alone)
     meetings = [_meeting(frame, found, i, level, region, depth, shares)
                 for i, (level, region) in enumerate(zip(shares.levels, regions, strict=True))]
     if ring is not None and alone:
@@ -420,7 +435,8 @@ def loops(problem: Problem, shares: Shares) -> RingLoops | None:
     [(lo, hi)], parts = _in_shares(ring.weight, n * passes * twos)
     span = (hi - lo) // (n * passes * twos)
     return RingLoops(orders=ring.rank, channel=ring.channel, parts=parts, depth=twos, steps=2 * n - 2, reducing=n - 1,
-                     first=lo[:, None] + n * twos * span[:, None] * np.arange(passes), stride=span, span=span, apart=n * span,
+                     own=problem.topology.gpus_per_node, first=lo[:, None] + n * twos * span[:, None] * np.arange(passes),
+                     stride=twos * span, span=span,
                      slice_of=np.tile(np.arange(passes), (len(lo), 1)), in_node=problem.topology.gpus_per_node > 1,
                      timetable=True)
 
@@ -444,7 +460,7 @@ def _one_node(owners: tuple[int, ...], group: int, channel: tuple[int, ...], wei
     [(lo, hi)], parts = _in_shares(np.array(weight), depth.passes)
     b = Builder("all_reduce", group, algorithm="balance", in_place=in_place, channels=channels, parts=parts, scratch_blocks=group)
     frame = Frame(b, Topology.cluster(nodes=1, gpus_per_node=group, nics_per_node=0), local, ids=iter(range(channels)))
-    _inside(frame, Ring(frame, Role(np.array(channel), np.array(owners)[:, None]), lo, hi, depth.passes, 1), [], depth)
+    _inside(frame, Ring(frame, Role(np.array(channel), np.array(owners)[:, None]), lo, hi, depth.passes, 1, summed=False), [], depth)
     return b.build(nbytes=nbytes, dtype=dtype, redop=redop)
 
 

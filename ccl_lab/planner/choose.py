@@ -21,7 +21,7 @@ from .cost import (
     Cost,
     broadcast_depth,
     groups,
-    hierarchical_depth,
+    hierarchical_cut,
     ring_channels,
     slice_depth,
     tree_depth,
@@ -186,7 +186,7 @@ def ops_about(problem: Problem, candidate: Candidate) -> int:
     if name == "double_binary_tree":
         return problem.n * 10 * tree_slices(problem) * tree_depth(problem)
     if name == "hierarchical" and problem.collective == "all_reduce":
-        return problem.n * (3 * steps + 4 * problem.topology.gpus_per_node) * hierarchical_depth(problem)
+        return problem.n * (3 * steps + 4 * problem.topology.gpus_per_node) * hierarchical_cut(problem).slices
     if name == "hierarchical":
         return problem.n * 2 * problem.n
     if name in ("pipelined_ring", "ring") and problem.collective in ("broadcast", "reduce"):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -166,20 +166,87 @@ def ring_depth(problem: Problem, channels: int) -> int:
     return _power_of_two(math.sqrt(of(problem).add(chunk) / CHUNK_SECONDS), 4)
 
 
-def hierarchical_depth(problem: Problem) -> int:
-    """Slices k of the hierarchical all_reduce: only the first scatter and the last gather are not hidden.
+class Cut(NamedTuple):
+    """How the hierarchical all_reduce cuts what a rank sends between nodes: into `slices`, which `lanes` take in turn."""
 
-    Costs t_node / k + k o (3g ops a slice); least at k = sqrt(t_node / o). At most 16.
+    slices: int
+    lanes: int
+
+    def lane(self, i: int) -> int:
+        """The channel of slice i."""
+        return 1 + i % self.lanes
+
+    def begin(self, local: Any, i: Any, nodes: int) -> Any:
+        """The first chunk of slice i of a local index, of `chunks` in all."""
+        return (local * self.slices + i) * nodes
+
+    def chunks(self, nodes: int, group: int) -> int:
+        """Chunks of the message."""
+        return group * self.slices * nodes
+
+
+def hierarchical_cut(problem: Problem) -> Cut:
+    """The cut that takes least: two lanes for each NIC of a rank, or one."""
+    rounds, nics = _hierarchical(problem)
+    lanes = nics * rounds.abreast
+    return Cut(rounds.number * lanes, lanes)
+
+
+def hierarchical_seconds(problem: Problem) -> float:
+    """What it takes with that cut."""
+    return _hierarchical(problem)[0].seconds
+
+
+def _hierarchical(problem: Problem) -> tuple[Rounds, int]:
+    """And the NICs that a rank uses."""
+    at, lanes = of(problem), max(1, problem.channels - 1) if problem.channels else 0
+    nics = min(max(1, problem.nics_per_rank), lanes or problem.nics_per_rank)
+    piece = problem.nbytes / at.group / at.nodes / nics
+    wire = max(piece / at.one_nic, nics * piece / at.rank_nic, at.group * nics * piece / at.node_nic)
+    return best_rounds(at, problem.nbytes, piece, wire, lanes // nics, as_slices=True), nics
+
+
+class Rounds(NamedTuple):
+    """Slices of the message, a `number` of rounds one after the other, of so many messages `abreast` on each NIC; and seconds of it all."""
+
+    number: int
+    abreast: int
+    seconds: float
+
+
+def best_rounds(at: Machine, nbytes: float, piece: float, wire: float, abreast: int = 0, *, as_slices: bool) -> Rounds:
+    """The rounds, of 1 to 16, that take least by `rings_seconds`, and g `CHUNK_SECONDS` for what is put to owners at once.
+
+    piece, wire: bytes of the message that a NIC carries in a step if all goes at once, and the seconds that it takes. abreast: 0 for what
+    suits; as_slices: each is put to its owners by itself. One message at a time leaves the NIC idle while it is under way and is added; two
+    fill each other's gaps, where that saves more than the ops of the other one.
     """
-    at = of(problem)
-    share = problem.nbytes / at.group
-    node = 2 * (at.group - 1) * share / at.fabric + at.add(share, at.group)
-    return _power_of_two(math.sqrt(node / (3 * at.group * CHUNK_SECONDS)), 16)
+    found = []
+    for number in (1, 2, 4, 8, 16):
+        half = piece / number / 2, wire / number / 2
+        is_worth_it = min(half[1], OP_SECONDS + at.alpha_nic + at.add(half[0], 1 + at.group)) > OP_SECONDS
+        width = abreast or 1 + is_worth_it
+        found.append(Rounds(number, width, rings_seconds(at, nbytes, number, width, piece / number / width, wire / number / width)))
+
+    def key(rounds: Rounds) -> float:
+        return rounds.seconds + rounds.number * (rounds.abreast if as_slices else 1) * at.group * CHUNK_SECONDS
+
+    return min(found, key=key)
 
 
-def hierarchical_lanes(problem: Problem, depth: int) -> int:
-    """Channels between nodes: two for each NIC of a rank, so that one sends while the other reduces."""
-    return max(1, min(depth, problem.channels - 1 if problem.channels else 2 * problem.nics_per_rank))
+def rings_seconds(at: Machine, nbytes: float, rounds: int, abreast: int, piece: float, wire: float) -> float:
+    """T = max(k steps, fabric, adds, posts) + (fabric + adds)/k for k rounds: only the first scatter and the last gather are not hidden.
+
+    A step takes what its messages take on the NIC, or one of them on its way, with its sum in the first half. piece, wire: of a message.
+    """
+    between, share = 0.0, nbytes / at.group
+    fabric, adds = 2 * (at.group - 1) * share / at.fabric, at.add(share, at.group + (at.nodes > 1))
+    if at.nodes > 1:
+        way = OP_SECONDS + at.alpha_nic + wire
+        between = rounds * (at.nodes - 1) * (max(abreast * wire, way + at.add(piece, 1 + at.group)) + max(abreast * wire, way))
+    posts = rounds * abreast * 2 * (at.nodes + at.group - 2) * OP_SECONDS
+    hidden = max(between, fabric, adds, posts)
+    return 2 * at.alpha_fabric + hidden + (fabric + adds - (0 if between else max(fabric, adds))) / rounds
 
 
 def pipeline_depth(problem: Problem, hops: int, nbytes: float) -> int:

@@ -12,8 +12,7 @@ from .cost import (
     OP_SECONDS,
     Cost,
     broadcast_depth,
-    hierarchical_depth,
-    hierarchical_lanes,
+    hierarchical_seconds,
     log2_ceil,
     log2_floor,
     of,
@@ -137,16 +136,11 @@ def _everyone(problem: Problem, nbytes: float, extra: float, steps: int = 1) -> 
 
 
 def all_reduce_hierarchical(problem: Problem) -> Cost:
-    """T = max(posts, 2(K-1)(far(M/(gK)) + add), fabric, adds) + (fabric + adds)/k, fabric = 2(g-1)M/(g fabric). Jia et al. 2018, 3.3."""
+    """T of `cost.rings_seconds`; 2(g-1)M/g inside the node and 2(K-1)M/(gK) between nodes. Jia et al. 2018, 3.3."""
     at, share = of(problem), problem.nbytes / of(problem).group
-    depth = hierarchical_depth(problem)
-    steps, segment = 2 * (at.nodes - 1), share / at.nodes
-    fabric = 2 * (at.group - 1) * share / at.fabric
-    adds = at.add(share, at.group) + at.add(segment) * steps / 2
-    between = steps * (at.far(segment) + at.add(segment) / 2 / hierarchical_lanes(problem, depth)) if at.nodes > 1 else 0.0
-    posting = depth * (steps + 2 * (at.group - 1)) * OP_SECONDS
-    seconds = 2 * at.alpha_fabric + max(between, fabric, adds, posting) + (fabric + adds - (0 if between else max(fabric, adds))) / depth
-    return Cost(seconds, 2 * at.nodes, 2 * (at.group - 1) * share + steps * segment, steps * segment * at.crowding)
+    crosses = 2 * (at.nodes - 1) * share / at.nodes
+    seconds = hierarchical_seconds(problem)
+    return Cost(seconds, 2 * at.nodes, 2 * (at.group - 1) * share + crosses, crosses * at.crowding)
 
 
 def all_gather_recursive_doubling(problem: Problem) -> Cost:

@@ -1,6 +1,7 @@
 """What all_reduce over lanes is made of: sums inside a node, and rings over all nodes.
 
-    inside a node   every rank puts its part to the rank that crosses with it, which adds; at the end that rank hands the result round
+    inside a node   every rank puts its part to the rank that crosses with it, which adds all of it, or chunk by chunk where rings come by
+                    (decision 21); at the end that rank hands the result round
     Ring            a ring all_reduce among all nodes, slice by slice, each slice on a lane; a Meeting (lane_meeting) is the other kind
 
 Is: the ops. Is not: the choice of shares and lanes (all_reduce_lanes). Invariants: a region of the message belongs to one slice; chunks
@@ -18,6 +19,7 @@ import numpy as np
 from ..ir import Buffer, Builder, Ref
 from ..topo import Topology
 from .degraded import I64, Lanes
+from .direct import sources
 
 
 class Role(NamedTuple):
@@ -84,38 +86,48 @@ class Frame:
             self._ranks = found
         return found
 
-    def scatter(self, rank: I64, lo: I64, hi: I64) -> None:
-        """Everyone in the node puts its [lo, hi) to `rank`."""
+    def scatter(self, rank: I64, lo: I64, hi: I64, number: I64 | None = None) -> None:
+        """Everyone in the node puts its [lo, hi) to `rank`, and raises `number` there, or that for what is added at once."""
+        number = np.full(len(rank), self.scatter_id) if number is None else number
         local = self.topology.local_of
         for rows, mate in self._mates(rank):
             slot = local[mate] - (local[mate] > local[rank[rows]])
             base = slot.astype(np.int64) * self.b.parts
-            self.b.put(rank=mate, peer=rank[rows], src=self.b.input[lo[rows] : hi[rows]], channel=self.local, sig_channel=self.scatter_id,
+            self.b.put(rank=mate, peer=rank[rows], src=self.b.input[lo[rows] : hi[rows]], channel=self.local, sig_channel=number[rows],
                        dst=self.b.scratch[base + lo[rows] : base + hi[rows]])
 
     def add(self, rank: I64, lo: I64, hi: I64, ready: I64) -> None:
         """`rank` adds what the node put, in rank order, and raises `ready` for the channel that goes on with it."""
-        together = ~self.alone[rank]
-        rank, lo, hi, ready = rank[together], lo[together], hi[together], ready[together]
-        for row in range(len(rank)):
-            self._add(int(rank[row]), int(lo[row]), int(hi[row]), int(ready[row]))
+        for row in np.flatnonzero(~self.alone[rank]):
+            one = slice(row, row + 1)
+            mates = self._table()[self.topology.node_of[rank[row]]]
+            others = mates[(mates >= 0) & (mates != rank[row])]
+            self.b.wait(rank=np.full(len(others), rank[row]), peer=others, channel=self.local, sig_channel=self.scatter_id)
+            self.sum_up(rank[one], lo[one], hi[one], self.local)
+            self.b.signal(rank=rank[one], peer=rank[one], channel=self.local, sig_channel=ready[one])
 
-    def _add(self, rank: int, lo: int, hi: int, ready: int) -> None:
-        b, me = self.b, int(self.topology.local_of[rank])
-        mates = self._table()[self.topology.node_of[rank]]
-        mates = mates[mates >= 0]
-        others = mates[mates != rank]
-        b.wait(rank=np.full(len(others), rank), peer=others, channel=self.local, sig_channel=self.scatter_id)
-        sources = [b.input[lo:hi] if i == me else b.scratch[(i - (i > me)) * b.parts + lo : (i - (i > me)) * b.parts + hi]
-                   for i in range(len(mates))]
-        b.reduce(rank=rank, dst=b.output[lo:hi], srcs=sources, channel=self.local)
-        b.signal(rank=rank, peer=rank, channel=self.local, sig_channel=ready)
+    def sum_up(self, rank: I64, lo: I64, hi: I64, channel: I64 | int, arrived: bool = False) -> None:
+        """`rank` adds what its node has of [lo, hi), in rank order, to what has `arrived` from another one."""
+        sizes, channel = self.topology.ranks_per_node[self.topology.node_of[rank]], np.broadcast_to(channel, rank.shape)
+        for size in np.unique(sizes).tolist():
+            rows = np.flatnonzero(sizes == size)
+            first, end = lo[rows], hi[rows]
+            terms = sources(self.topology.local_of[rank[rows]].astype(np.int64), size, first, first, self.b.parts, end - first)
+            if arrived:
+                terms.insert(0, self.landing(first, end))
+            if len(terms) > 1:
+                self.b.reduce(rank=rank[rows], dst=self.b.output[first:end], srcs=terms, channel=channel[rows])
 
     def wait_own(self, rank: I64, channel: I64, ready: I64) -> None:
         """The channel waits for the sum of the node."""
         rows = np.flatnonzero(~self.alone[rank])
         if len(rows):
             self.b.wait(rank=rank[rows], peer=rank[rows], channel=channel[rows], sig_channel=ready[rows])
+
+    def wait_for_mates(self, rank: I64, channel: I64, number: I64) -> None:
+        """The channel waits for what the node put."""
+        for rows, mate in self._mates(rank):
+            self.b.wait(rank=rank[rows], peer=mate, channel=channel[rows], sig_channel=number[rows])
 
     def hand_round(self, rank: I64, lo: I64, hi: I64, channel: I64) -> None:
         """`rank` puts the result to everyone in its node."""
@@ -159,11 +171,12 @@ def mean_length(starts: I64, depth: int) -> float:
 class Ring:
     """Ring all_reduce of regions among all nodes: `waves` passes one after the other, each of `depth` chunks a step and node.
 
-    tick: ticks of a timetable that a chunk takes, which slice by slice differ little; 0 where steps count hops.
+    tick: ticks of a timetable that a chunk takes, which slice by slice differ little; 0 where steps count hops. summed: nodes add theirs up
+    before, as meetings need it; else each chunk is added where it is needed, to what arrived, which reads memory once less.
     """
 
-    def __init__(self, frame: Frame, role: Role, lo: I64, hi: I64, waves: int, depth: int) -> None:
-        self.frame, self.role, self.waves, self.depth = frame, role, waves, depth
+    def __init__(self, frame: Frame, role: Role, lo: I64, hi: I64, waves: int, depth: int, summed: bool) -> None:
+        self.frame, self.role, self.waves, self.depth, self.summed = frame, role, waves, depth, summed
         self.nodes, self.tick = role.rank.shape[1], 0.0
         self.starts = cut(lo, hi, waves * depth * self.nodes)
         self.ready = frame.numbers(len(lo)) if frame.group > 1 else np.zeros(len(lo), np.int64)
@@ -177,13 +190,14 @@ class Ring:
 
     def scatter(self, wave: int) -> None:
         """Parts of this wave go to the ranks that cross."""
-        rank, lo, hi, _ = self._rows(wave)
-        self.frame.scatter(rank, lo, hi)
+        rank, lo, hi, at = self._rows(wave)
+        self.frame.scatter(rank, lo, hi, None if self.summed else self.ready[at])
 
     def add(self, wave: int) -> None:
-        """Ranks that cross add them."""
+        """Ranks that cross add them, where that is not done on lanes."""
         rank, lo, hi, at = self._rows(wave)
-        self.frame.add(rank, lo, hi, self.ready[at])
+        if self.summed:
+            self.frame.add(rank, lo, hi, self.ready[at])
 
     def at(self, wave: int, step: int = 0, chunk: int = 0) -> int:
         """The step of a schedule at which `chunk` chunks of `step` have come; what has come is passed on at once, and waits at the NIC."""
@@ -198,12 +212,14 @@ class Ring:
         channel, node, each = self.role.channel[at], np.tile(np.arange(n), len(self.starts)), mean_length(self.starts, self.depth)
         ahead, behind = np.roll(self.role.rank, -1, axis=1).ravel(), np.roll(self.role.rank, 1, axis=1).ravel()
         b.step = self.at(wave)
-        frame.wait_own(rank, channel, self.ready[at])
+        (frame.wait_own if self.summed else frame.wait_for_mates)(rank, channel, self.ready[at])
 
         def chunk(position: I64, i: int) -> tuple[I64, I64]:
-            index = (wave * self.depth + i) * n + position % n
+            index = (wave * n + position % n) * self.depth + i
             return self.starts[at, index], self.starts[at, index + 1]
 
+        if not self.summed:
+            frame.sum_up(rank, chunk(node, 0)[0], chunk(node, self.depth - 1)[1], channel)
         for i in range(self.depth):
             first = chunk(node, i)
             b.put(rank=rank, peer=ahead, src=frame.own(rank, *first), dst=frame.landing(*first), channel=channel)
@@ -213,8 +229,10 @@ class Ring:
                 done = b.output[arrived[0] : arrived[1]]
                 b.step = self.at(wave, step, i + 1)
                 b.wait(rank=rank, peer=behind, channel=channel)
-                if step < n - 1:
+                if step < n - 1 and self.summed:
                     b.reduce(rank=rank, dst=done, srcs=[frame.landing(*arrived), frame.own(rank, *arrived)], channel=channel)
+                elif step < n - 1:
+                    frame.sum_up(rank, *arrived, channel, arrived=True)
                 if step < 2 * n - 3:
                     b.step = b.step if self.tick else self.at(wave, step + 1)
                     b.put(rank=rank, peer=ahead, src=done, dst=frame.landing(*arrived) if step + 1 < n - 1 else done, channel=channel)

@@ -1,6 +1,6 @@
 """Hierarchical schedules without a row per op: nodes, then the rings between them, then nodes again.
 
-    node phase   channel 0 inside each node         an ordinary schedule of one node, once for each kind of node       exact.py
+    node phase   what ranks put to owners           an ordinary schedule of one node, once for each kind of node       exact.py
     rings        one per owner and lane             rounds, units of the ranks whose rings share NICs                  loops.py
     gather       the lanes' puts inside each node   node by node                                                       gathers.hpp
 
@@ -34,15 +34,14 @@ I64 = npt.NDArray[np.int64]
 class NodePhase(NamedTuple):
     """What the node phase leaves behind, by class of node: [classes, group] unless said otherwise.
 
-    class_of: [nodes]; owners: [classes, owners], their local indices; begin_ps, begin_batch: [classes, owners, slices], when each slice was
-    handed to its lane; memory_free_ps: [classes, owners].
+    class_of: [nodes]; owners: [classes, owners], their local indices; begin_ps: [classes, owners, slices], when all parts of each slice are
+    there; begin_batch: the same, of their signals.
     """
 
     class_of: I64
     owners: I64
     begin_ps: I64
     begin_batch: I64
-    memory_free_ps: I64
     tx_free_ps: I64
     rx_free_ps: I64
     end_ps: I64
@@ -82,8 +81,8 @@ class Places(NamedTuple):
 
 def node_phase(outline: Outline, topology: Topology, places: Places, nbytes: int, dtype: str, late_ps: I64, alpha_ps: int) -> NodePhase:
     """Times the node phase on one node of each class."""
-    assert outline.node_phase is not None
-    grid, group = places.grid, places.grid.shape[1]
+    assert outline.node_phase is not None and outline.loops is not None
+    grid, group, slices = places.grid, places.grid.shape[1], int(outline.loops.slice_of.max()) + 1
     class_of, example = _classes([places.owners, *(column[grid] for column in (
         topology.fabric_bytes_per_s, topology.fabric_latency_ps, topology.local_bytes_per_s, late_ps) if (column != column[0]).any())])
     found: dict[str, list[Any]] = {name: [] for name in NodePhase._fields[1:]}
@@ -91,13 +90,15 @@ def node_phase(outline: Outline, topology: Topology, places: Places, nbytes: int
         ranks, owners = grid[node], places.owners[node]
         schedule = outline.node_phase(owners)
         layout, ops = schedule.layout(nbytes=nbytes, dtype=dtype), schedule.ops
-        signals, puts = np.flatnonzero(ops.kind == Kind.signal), np.flatnonzero(ops.kind == Kind.put)
-        begins = signals.reshape(-1, len(owners)).T  # they are written slice by slice, owner by owner
+        puts = np.flatnonzero(ops.kind == Kind.put)
+        parts = puts.reshape(slices, group - 1, len(owners)).transpose(2, 0, 1)  # they are written slice by slice, owner by owner
         one = topology.subset(ranks)
         times = core_times(schedule, one, layout, late_ps[ranks], np.zeros(len(ops), np.int64), alpha_ps)
         found["owners"].append(owners)
-        found["begin_ps"].append(times.arrive_ps[begins])
-        found["begin_batch"].append(times.level[begins].astype(np.int64))
+        if len(np.unique(times.level[puts])) > 1:
+            raise Inapplicable("not all that goes to the lanes of a node is put at once")
+        found["begin_ps"].append(times.arrive_ps[parts].max(axis=2, initial=0))
+        found["begin_batch"].append(times.level[parts].max(axis=2, initial=0).astype(np.int64))
         free = np.zeros(len(one.links), np.int64)
         for side in (0, 1):
             busy = [duration_ps(int(nbytes), int(rate)) for nbytes, rate in
@@ -106,12 +107,9 @@ def node_phase(outline: Outline, topology: Topology, places: Places, nbytes: int
             np.maximum.at(free, times.links[puts, side], times.start_ps[puts] + held + np.array(busy, np.int64))
         found["tx_free_ps"].append(free[:group])
         found["rx_free_ps"].append(free[group : 2 * group])
-        memory, end = np.zeros(group, np.int64), late_ps[ranks].copy()
-        reduces = ops.kind == Kind.reduce
-        np.maximum.at(memory, ops.rank[reduces], times.end_ps[reduces])
+        end = late_ps[ranks].copy()
         np.maximum.at(end, ops.rank, times.end_ps)
         np.maximum.at(end, ops.rank[puts], times.leave_ps[puts])
-        found["memory_free_ps"].append(memory[owners])
         found["end_ps"].append(end)
     return NodePhase(class_of, **{name: np.stack(each) for name, each in found.items()})
 
@@ -174,9 +172,8 @@ def _rings(loops: RingLoops, topology: Topology, places: Places, sizes: I64, nom
         place = np.maximum(loops.slice_of[members], 0)
         begin = tuple(by_class(times[:, owner_of[members][:, None], place], before.class_of)
                       for times in (before.begin_ps, before.begin_batch))  # fmt: skip
-        free = by_class(before.memory_free_ps[:, owner_of[members], None], before.class_of)
         finish_ps, *found, done = evaluate(rows.take(members), loops, members, topology, sizes[members], nominal_bytes, alpha_ps,
-                                           memory_free_ps=free, begin=begin, merge=merge, jumps=jumps,
+                                           begin=begin, merge=merge, jumps=jumps,
                                            known=known if merge else None, changes=changes)  # type: ignore[arg-type]
         counts = {name: counts[name] + done[name] for name in counts}
         apart = nodes if any(each.strides[0] for each in found) else 1
@@ -208,7 +205,7 @@ def _gather(loops: RingLoops, topology: Topology, places: Places, count: int, it
     for ring, index in zip(*np.nonzero(loops.slice_of >= 0), strict=True):
         first[places.owner_of[ring], loops.slice_of[ring, index]] = loops.first[ring, index]
     length = np.zeros((len(first), 1), np.int64)
-    length[places.owner_of, 0] = nodes * loops.depth * loops.stride
+    length[places.owner_of, 0] = nodes * loops.stride
     nbytes = ((first + length) * count // loops.parts - first * count // loops.parts) * itemsize
     example = places.grid[np.array([int(np.argmax(before.class_of == c)) for c in range(len(before.end_ps))])]
     latency = topology.fabric_latency_ps[example]

@@ -12,12 +12,9 @@ late ranks and sizes is the same set of equations, which has one solution: so ti
 stands for all. Rings whose links, rates and sizes are equal have equal times for the same reason.
 
 **Chunks that differ by an element.** Which position has the longer ones follows no pattern, so no two units are alike. But the order of
-service does not depend on bytes, and in a ring of which each unit has one, messages follow one another along one path: if the one before
-has left a unit when the next one comes there, nothing waits for anything, and the times of a message are those of a ring in which all are
-as long, and begin when that one does. How far a longer one falls behind a shorter one only grows from step to step: what holds at the first
-step, where nodes begin at different times, and at the last one, held at all of them. Where it does not hold, or units are not alike, each
-message is followed all the way round (native/src/sim/followed.hpp); where units do not have to wait for messages each goes on in its own
-time (native/src/sim/own_time.hpp); or else all are evaluated, step by step. Links may change in time but for the last of these.
+service does not depend on bytes, so each message is followed all the way round (native/src/sim/followed.hpp); where units do not have to
+wait for messages each goes on in its own time (native/src/sim/own_time.hpp); or else all are evaluated, step by step. Links may change in
+time but for the last of these.
 
 **Both directions.** A ring that runs backwards sends to the unit before. Of one unit, or of two, that is the unit after as well: where
 all units are one of at most two kinds, rings in both directions are evaluated like those in one. Elsewhere all units go on together,
@@ -43,7 +40,7 @@ from ..ir import RingLoops
 from ..topo import Topology
 from .changes import NONE, Changes
 from .patience import allowed, check_work
-from .ring_rows import I64, Kinds, Rows, backward, kinds_of, turned_onto_itself
+from .ring_rows import I64, Kinds, Rows, backward, turned_onto_itself
 
 # Messages that are timed each by itself take some 50 ns; those of all units at once 1 to 2 ns.
 _MOST_EACH, _MOST_SWEPT = 2_000_000_000, 100_000_000_000
@@ -64,20 +61,18 @@ _OK, _DISORDER, _OVERFLOW, _BAD, _OUT_OF_MEMORY, _TOO_MANY, _TOO_MUCH = range(7)
 
 
 def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: Topology, sizes: I64, nominal_bytes: int,
-             alpha_ps: int, *, memory_free_ps: I64 | None = None, begin: tuple[I64, I64] | None = None, merge: bool = True,
-             jumps: bool = True, known: dict[Any, Any] | None = None, changes: Changes = NONE, one_by_one: bool = False,
-             together_at_first: bool = False, every: bool = False) -> tuple[I64, I64, I64, dict[str, int]]:  # fmt: skip
+             alpha_ps: int, *, begin: tuple[I64, I64] | None = None, merge: bool = True, jumps: bool = True,
+             known: dict[Any, Any] | None = None, changes: Changes = NONE, one_by_one: bool = False, together_at_first: bool = False,
+             every: bool = False) -> tuple[I64, I64, I64, dict[str, int]]:  # fmt: skip
     """(finish_ps [units, chains, stations], end_ps and end_batch [units, chains, slices], counts of rounds) of some rings.
 
-    sizes: bytes [chains, slices, depth, 1 or length]; nominal_bytes: of each in nominal time. memory_free_ps like rows; begin: ps and
-    batch [units, chains, slices] at which slices may begin. known: results by what they depend on; rings found there are not evaluated
-    again. every: each message of rings in both directions is told (for tests). Raises Inapplicable.
+    sizes: bytes [chains, slices, depth, 1 or length]; nominal_bytes: of each in nominal time. begin: ps and batch
+    [units, chains, slices] at which what comes from ranks of the node is there. known: results by what they depend on; rings found there
+    are not evaluated again. every: each message of rings in both directions is told (for tests). Raises Inapplicable.
     """
     units, chains, stations = rows.shape
     slices, told_all = loops.slice_of.shape[1], every or sizes.shape[-1] > 1
-    never = np.broadcast_to(np.int64(0), rows.shape)
-    free = never if memory_free_ps is None else memory_free_ps
-    kinds, both_ways, meet = rows.kinds(free), False, False
+    kinds, both_ways, meet = rows.kinds(), False, False
     where = [np.where(np.isin(link, changes.link), link, -1) for link in (rows.a, rows.b)] if changes else []
     turn = turned_onto_itself([kinds.of, *(begin or ()), *where]) if merge and sizes.shape[-1] == 1 else units
 
@@ -89,10 +84,6 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
             "most_both_ways": allowed(_MOST_BOTH_WAYS), "most_rounds": allowed(_MOST_ROUNDS), "most_own_time": allowed(_MOST_OWN_TIME),
             "backward": rows.backward.astype(np.uint8)[: len(rows.backward) * both_ways], "far": rows.far(meet)}  # fmt: skip
 
-    def again(sizes: I64, free: I64, begin: tuple[I64, I64] | None, one_by_one: bool = False) -> tuple[I64, I64, I64, dict[str, int]]:
-        return evaluate(rows, loops, rings, topology, sizes, nominal_bytes, alpha_ps, memory_free_ps=free, begin=begin, jumps=jumps,
-                        changes=changes, one_by_one=one_by_one, together_at_first=one_by_one and stations > 1)  # fmt: skip
-
     def every_message() -> tuple[I64, I64, I64, dict[str, int]]:
         ordered = partial(evaluate, rows.without_times(), loops, rings, topology, np.ones_like(sizes[..., :1]), nominal_bytes, 0,
                           one_by_one=True, together_at_first=not meet)  # fmt: skip
@@ -100,21 +91,18 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
 
     messages = units * chains * stations * slices * loops.depth * loops.steps
     if both_ways := bool(rows.backward.any()) and (turn > 2 or told_all):
-        kinds, meet = rows.kinds(free, both_ways), rows.meet
+        kinds, meet = rows.kinds(both_ways), rows.meet
         if meet and (one_by_one or not kinds.same_links_every_other):
             raise Inapplicable(_MEET)
         if meet or told_all:
             return every_message()
         return _both_ways(told(units), rows.shape, slices, messages, None if one_by_one else every_message)
     if sizes.shape[-1] > 1:
-        one = chains == stations == loops.depth == slices == 1 and not loops.copies
         found = None
-        if one and merge and turned_onto_itself([rows.kinds(never).of, *where]) == 1:
-            of = partial(_alone, again, rows.shape)
-            latency_ps = int(kinds.columns[_BY_KIND.index("latency_ps")].flat[0])
-            found = _each_by_itself(of, [sizes, free, *(begin or ())], loops.steps, latency_ps)
-        of_one_length = cache(lambda: again(sizes.max(axis=-1, keepdims=True), free, begin, one_by_one=True))
-        if found is None and merge and jumps:
+        of_one_length = cache(lambda: evaluate(
+            rows, loops, rings, topology, sizes.max(axis=-1, keepdims=True), nominal_bytes, alpha_ps, begin=begin, jumps=jumps,
+            changes=changes, one_by_one=True, together_at_first=stations > 1))  # fmt: skip
+        if merge and jumps:
             found = _unit_by_unit(of_one_length, lambda: told(units), rows.shape, slices, is_last=messages > allowed(_MOST_EACH))
         unlike = ("messages, no two alike since chunks differ by an element (none do where the number of elements is a multiple of "
                   f"{loops.parts:,}),")  # fmt: skip
@@ -140,7 +128,7 @@ def evaluate(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: To
 
 
 _BY_KIND = ("memory", "link_a", "link_b", "memory_bytes_per_s", "a_bytes_per_s", "b_bytes_per_s", "latency_ps", "ticks", "late_ps",
-           "ready_ps", "memory_free_ps")  # fmt: skip
+           "ready_ps")  # fmt: skip
 
 
 def _digest(inputs: dict[str, Any], sizes: I64) -> bytes:
@@ -160,7 +148,7 @@ def _told(rows: Rows, loops: RingLoops, rings: npt.NDArray[Any], topology: Topol
     begins = [np.ascontiguousarray(each[:several]).ravel() for each in begin] if begin else [none, none]
     return {
         "units": several, "chains": chains, "stations": stations, "depth": loops.depth, "steps": loops.steps, "reducing": loops.reducing,
-        "copies": loops.copies, "passes_on": loops.in_node,
+        "own": loops.own, "copies": loops.copies, "passes_on": loops.in_node,
         "slices": np.count_nonzero(loops.slice_of[rings] >= 0, axis=1).astype(np.int64),
         "group": np.maximum(loops.slice_of[rings], 0).astype(np.int64).ravel(), "row": row, "row_step": row_step,
         "kind_of": kinds.of[:several], **{name: column.ravel() for name, column in zip(_BY_KIND, kinds.columns, strict=True)},
@@ -259,35 +247,6 @@ def _repeated(found: I64, units: int) -> I64:
 def _several(units: int, turn: int, loops: RingLoops) -> int:
     """Units to evaluate where `turn` of them stand for all: more of them find more messages at a time, and most follow (runs.hpp)."""
     return turn * min(units // turn, _MOST_COPIES) if loops.steps > _MOST_COPIES else turn
-
-
-def _alone(again: Callable[..., tuple[I64, I64, I64, dict[str, int]]], shape: tuple[int, ...], nbytes: int,
-           *at: int) -> tuple[I64, I64, I64, dict[str, int]]:  # fmt: skip
-    """What `again` says where all units begin with so many bytes, at one time."""
-    free_ps, *begins = (np.broadcast_to(np.int64(each), shape) for each in at)
-    return again(np.full((1, 1, 1, 1), nbytes), free_ps, tuple(begins) or None)
-
-
-def _each_by_itself(of: Callable[..., tuple[I64, I64, I64, dict[str, int]]], columns: list[I64], steps: int,
-                    latency_ps: int) -> tuple[I64, I64, I64, dict[str, int]] | None:  # fmt: skip
-    """What `evaluate` returns for a ring of units of one link that are alike but for `columns`; None where a message may wait.
-
-    columns: one number a unit: bytes of the message that begins there, when its memory is free, ps and batch at which it may begin (or not
-    these two). of: what `evaluate` returns if all units have such numbers.
-    """
-    table = np.stack([column.ravel() for column in columns], axis=1)
-    first, which = kinds_of(table)
-    rows = table[first]
-    found = [of(*map(int, row)) for row in rows]
-    end_ps, end_batch = (np.array([each[i].flat[0] for each in found]) for i in (1, 2))
-    free_ps, begin_ps = rows[:, 1], rows[:, 2] if rows.shape[1] > 2 else rows[:, 1] * 0
-    waits = max(np.ptp(end_ps), np.ptp(begin_ps)) > latency_ps or np.ptp(end_batch)
-    if waits or (np.ptp(free_ps) and free_ps.max() > begin_ps.min() + latency_ps):
-        return None
-    finish, end, batch, _ = found[0]
-    counts = {name: sum(done[name] for *_, done in found) for name in found[0][3]}
-    last = end_ps[which[(np.arange(len(which)) - steps) % len(which)]]  # what is at a position after the last step
-    return last.reshape(finish.shape), last.reshape(end.shape), batch, counts
 
 
 _MEET = ("rings in both directions meet in a NIC, which is timed without it where all nodes have the same links, every other one at least, "

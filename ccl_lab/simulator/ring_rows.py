@@ -89,8 +89,8 @@ class Rows:
         vars(part).update(vars(self), _timeless=True)
         return part
 
-    def kinds(self, memory_free_ps: I64, both_ways: bool = False) -> Kinds:
-        """Of all units; memory_free_ps: [units, chains, stations]; both_ways: rings in both directions go on together."""
+    def kinds(self, both_ways: bool = False) -> Kinds:
+        """Of all units; both_ways: rings in both directions go on together."""
         topology, links, late_ps = self._topology, self._topology.links, self._late_ps
         latency = _taken(links.latency_ps, self.a) + _taken(links.latency_ps, self.b)
         if topology.network is not None:
@@ -107,10 +107,10 @@ class Rows:
         if both_ways:  # what backward rings use in the unit before is not what others use in the one after
             link_b = np.where(crosses & self.backward[None, :, None], link_b + link_b.max() + 1, link_b)
         columns = [memory, link_a, link_b, _taken(topology.local_bytes_per_s, self.rank), _taken(links.bytes_per_s, self.a),
-                   _taken(links.bytes_per_s, self.b), latency, ticks, late, ready, memory_free_ps]
+                   _taken(links.bytes_per_s, self.b), latency, ticks, late, ready]
         if self._timeless:
             rate, never = (np.broadcast_to(np.int64(each), self.shape) for each in (10**12, 0))
-            columns[3:] = [rate, rate, rate, never, ticks, never, never, never]
+            columns[3:] = [rate, rate, rate, never, ticks, never, never]
         of, some = kinds_of_units(columns)
         return Kinds(of, [np.ascontiguousarray(column[some]) for column in columns])
 

@@ -29,7 +29,7 @@ std::tuple<int, std::int64_t, std::int64_t> simulate_rings(const nb::dict& colum
   using I32 = const std::int32_t;
   const ccl_lab::sim::RingsInput in{
       .units = c.number("units"), .chains = c.number("chains"), .stations = c.number("stations"), .depth = c.number("depth"),
-      .steps = c.number("steps"), .reducing = c.number("reducing"), .alpha_ps = c.number("alpha_ps"), .n_sizes = c.number("n_sizes"),
+      .steps = c.number("steps"), .reducing = c.number("reducing"), .own = c.number("own"), .alpha_ps = c.number("alpha_ps"), .n_sizes = c.number("n_sizes"),
       .nominal_bytes = c.number("nominal_bytes"),
       .most_both_ways = c.number("most_both_ways"), .most_rounds = c.number("most_rounds"), .most_own_time = c.number("most_own_time"),
       .copies = c.number("copies") != 0, .passes_on = c.number("passes_on") != 0, .jumps = c.number("jumps") != 0,
@@ -40,7 +40,7 @@ std::tuple<int, std::int64_t, std::int64_t> simulate_rings(const nb::dict& colum
       .link_a = c.get<I32>("link_a"), .link_b = c.get<I32>("link_b"), .memory_bytes_per_s = c.get<I64>("memory_bytes_per_s"),
       .a_bytes_per_s = c.get<I64>("a_bytes_per_s"), .b_bytes_per_s = c.get<I64>("b_bytes_per_s"), .latency_ps = c.get<I64>("latency_ps"),
       .ticks = c.get<const std::uint8_t>("ticks"), .late_ps = c.get<I64>("late_ps"), .ready_ps = c.get<I64>("ready_ps"),
-      .memory_free_ps = c.get<I64>("memory_free_ps"), .row = c.get<I64>("row"), .row_step = c.get<I64>("row_step"), .begin_ps = c.get<I64>("begin_ps"),
+      .row = c.get<I64>("row"), .row_step = c.get<I64>("row_step"), .begin_ps = c.get<I64>("begin_ps"),
       .begin_batch = c.get<I64>("begin_batch"), .all_a = c.get<I32>("all_a"), .all_b = c.get<I32>("all_b"),
       .all_links = c.number("all_links"), .changes = c.changes()};
   ccl_lab::sim::RingsOutput out{.finish_ps = c.get<std::int64_t>("finish_ps"), .end_ps = c.get<std::int64_t>("end_ps"),

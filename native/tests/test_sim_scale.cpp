@@ -19,7 +19,7 @@ namespace {
 // Units of one station in a circle; links 0, 1, 2 of each unit are its memory and the two of its path, which all chains share. bytes: of all
 // messages, or of that which begins in each unit.
 struct Ring {
-  std::int64_t units, steps, reducing, chains = 1;
+  std::int64_t units, steps, reducing, chains = 1, own = 1;
   std::vector<std::int64_t> slices{1}, bytes{1000}, group{0}, begin;
   std::vector<std::int32_t> kind_of, memory, a, b;  // of each unit its own kind
   std::vector<std::int64_t> memory_rate, rate, latency, zeros, row, row_step, finish;
@@ -49,14 +49,14 @@ struct Ring {
   RingsStatus run(bool jumps, RingsOutput* counts = nullptr, bool followed = false, bool own_time = false) {
     finish.assign(zeros.size(), -1);
     RingsInput in;
-    in.units = units, in.chains = chains, in.stations = 1, in.steps = steps, in.reducing = reducing, in.jumps = jumps;
+    in.units = units, in.chains = chains, in.stations = 1, in.steps = steps, in.reducing = reducing, in.own = own, in.jumps = jumps;
     in.n_sizes = static_cast<std::int64_t>(bytes.size() / group.size()), in.followed = followed, in.own_time = own_time;
     in.backward = backward, in.swept = swept, in.far = far;
     const std::vector<std::int64_t> zero_batches(begin.size());
     in.nominal_bytes = *std::max_element(bytes.begin(), bytes.end());
     in.slices = slices, in.bytes = bytes, in.group = group, in.memory = memory, in.link_a = a, in.link_b = b;
     in.memory_bytes_per_s = memory_rate, in.a_bytes_per_s = rate, in.b_bytes_per_s = rate, in.latency_ps = latency, in.ticks = ticks;
-    in.late_ps = zeros, in.ready_ps = zeros, in.row = row, in.row_step = row_step, in.kind_of = kind_of, in.memory_free_ps = zeros, in.begin_ps = begin, in.begin_batch = zero_batches;
+    in.late_ps = zeros, in.ready_ps = zeros, in.row = row, in.row_step = row_step, in.kind_of = kind_of, in.begin_ps = begin, in.begin_batch = zero_batches;
     RingsOutput out;
     out.finish_ps = finish;
     const RingsStatus status = simulate_rings(in, out);
@@ -104,6 +104,16 @@ TEST(a_ring_by_hand) {
   CHECK(ring.run(true) == RingsStatus::ok);
   // A step: 1000 bytes at 1 GB/s and 5 ns on the way; adding them reads 2000 bytes at 2 GB/s.
   for (const std::int64_t finish : ring.finish) CHECK_EQ(finish, 6 * (1'000'000 + 5000) + 3 * 1'000'000);
+}
+
+TEST(what_a_node_has_is_added_by_hand) {
+  Ring ring(4, 6, 3);
+  ring.own = 3, ring.begin = {500'000, 500'000, 500'000, 500'000};
+  CHECK(ring.run(true) == RingsStatus::ok);
+  // Parts come after 0.5 us; three arrays of 1000 bytes are added before the first put, and to what arrives.
+  for (const std::int64_t finish : ring.finish) CHECK_EQ(finish, 500'000 + 1'500'000 + 6 * (1'000'000 + 5000) + 3 * 2'000'000);
+  ring.begin.clear();  // whoever has several arrays waits for them
+  CHECK(ring.run(true) == RingsStatus::bad_input);
 }
 
 TEST(the_jump_changes_nothing) {
@@ -270,6 +280,8 @@ TEST(messages_are_followed_as_if_each_unit_was_told) {
       ring.rate[at] = static_cast<std::int64_t>(1'000'000 + random() % 2'000'000'000);
       ring.latency[at] += static_cast<std::int64_t>(random() % 3'000'000);
     }
+    ring.own = 1 + static_cast<std::int64_t>(random() % 4);
+    if (ring.own > 1) ring.begin.assign(static_cast<std::size_t>(units), 1'000'000);
     CHECK(ring.run(true) == RingsStatus::ok);
     const std::vector<std::int64_t> want = ring.finish;
     RingsOutput counts;
@@ -381,6 +393,7 @@ TEST(slices_whose_every_message_is_added_are_the_same_with_jumps) {
     const auto up_to = [&](std::uint64_t most) { return static_cast<std::int64_t>(1 + random() % most); };
     const std::int64_t units = up_to(12), steps = up_to(40), chains = up_to(3), slices = up_to(4);
     Ring ring(units, steps, random() % 4 > 0 ? steps : up_to(40), chains);
+    ring.own = 1 + up_to(4);
     const auto slots = static_cast<std::size_t>(chains * slices);
     ring.slices.assign(static_cast<std::size_t>(chains), slices);
     ring.bytes.assign(slots, up_to(5000));

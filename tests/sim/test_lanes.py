@@ -12,7 +12,7 @@ from ccl_lab.ir import RingLoops
 from ccl_lab.planner import outline
 from ccl_lab.planner.bounds import of_problem
 from ccl_lab.planner.problem import make_problem
-from ccl_lab.simulator import exact_times, finish_times, loops, summarize
+from ccl_lab.simulator import exact_times, finish_times, summarize
 from ccl_lab.simulator.changes import Changes
 from ccl_lab.topo import Topology
 
@@ -49,7 +49,7 @@ def test_a_lost_nic(gone: tuple[int, int]) -> None:
 def test_elements_that_lanes_and_nodes_do_not_divide(nodes: int, more: int) -> None:
     topology = Topology.preset("h100", nodes).without((nodes - 1, 5))
     how = equal(topology, BALANCE, 2**20, 2**20 + 4 * more)
-    assert how["as"] == "rings between nodes" and how["units"] < 2 * 7 + 1  # of two sizes at most
+    assert how["as"] == "rings between nodes" and how["rounds"] <= 7 * nodes * (2 * nodes - 2) / (1 + nodes // 16)
 
 
 @pytest.mark.parametrize("nics", [2, 4, 8])
@@ -95,50 +95,13 @@ def test_slower_nics_and_rates_that_change() -> None:
 
 @pytest.mark.parametrize("algorithm", [BALANCE, HIERARCHICAL])
 def test_messages_that_wait_for_longer_ones(algorithm: str) -> None:
-    """From the latency on at which the longest drift is hidden each size is by itself; a picosecond less, and every message is timed."""
+    """From some latency on what an element more takes is hidden, step by step."""
     base = Topology.preset("h100", 16)
     base = base.without((3, 2)) if algorithm == BALANCE else base
-    nbytes, whole, ways = 2**16 + 40, 16 * 7 * 8 * 4 * 16, set()
+    nbytes, whole = 2**16 + 40, 16 * 7 * 8 * 4 * 16
     for latency in (0, 100, 400, 900, 1000, 1100, 1200, 1300, 1400, 1500, 1600, 2000, 5000, 10**6):
         topology = base.replace(nic_latency_ps=np.full_like(base.nic_latency_ps, latency))
-        ways.add(equal(topology, algorithm, whole, nbytes, channels=2)["units"] <= 16)
-    assert ways == {False, True}
-
-
-def test_the_drift_of_the_last_step_decides(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The latency at which one way becomes the other is that of the sum of what an element more takes."""
-    base, ways = Topology.preset("h100", 12).without((5, 0)), []
-    decide = loops._each_by_itself
-
-    def watched(of: Any, columns: Any, steps: int, latency_ps: int) -> Any:
-        found = decide(of, columns, steps, latency_ps)
-        nbytes, *rest = (np.unique(column) for column in columns)
-        if len(nbytes) == 2:
-            short, long = (int(of(int(size), *(int(each[0]) for each in rest))[1].max()) for size in nbytes)
-            ways.append(found is not None)
-            assert ways[-1] == (long - short <= latency_ps)
-        return found
-
-    monkeypatch.setattr(loops, "_each_by_itself", watched)
-    for latency in range(0, 2000, 97):
-        equal(base.replace(nic_latency_ps=np.full_like(base.nic_latency_ps, latency)), BALANCE, 2**18, 2**18 + 100)
-    assert set(ways) == {True, False}
-
-
-@pytest.mark.parametrize(("begins", "free", "latency_ps", "alone"), [
-    ((0, 100), (0, 0), 99, False), ((0, 100), (0, 0), 100, True),  # a longer message that begins earlier: at the last step they are level
-    ((0, 0), (0, 0), 99, False), ((0, 0), (0, 0), 100, True), ((0, 0), (7, 200), 100, False), ((0, 0), (200, 200), 100, True)])
-def test_messages_wait_where_they_begin_apart_or_drift_apart(begins: Any, free: Any, latency_ps: int, alone: bool) -> None:
-    """Four units, of which one begins with a message of 2 bytes, which take 100 ps more than 1; memory that is not free when one comes."""
-    def of(nbytes: int, free_ps: int, begin_ps: int, batch: int) -> Any:
-        every = np.full((4, 1, 1), begin_ps + 100 * nbytes)
-        return every, every, every * 0 + 5, {"rounds": 1}
-
-    columns = [np.array(column) for column in ((2, 1, 1, 1), (free[0], *free[1:] * 3), (begins[0], *begins[1:] * 3), (1, 1, 1, 1))]
-    found = loops._each_by_itself(of, columns, 2, latency_ps)
-    assert (found is not None) == alone
-    if found is not None and begins == (0, 0):
-        assert found[1].ravel().tolist() == [100, 100, 200, 100] and found[3] == {"rounds": 2}
+        assert equal(topology, algorithm, whole, nbytes, channels=2)["as"] == "rings between nodes"
 
 
 @pytest.mark.parametrize("name", ["balance", "resilient", "recursive", "optcc", "mix"])
@@ -274,12 +237,12 @@ def test_many_nodes() -> None:
 
 @pytest.mark.parametrize("name", ["balance", "resilient"])
 def test_131072_ranks_around_a_lost_nic(name: str) -> None:
-    """Evaluated once for each size; no faster than it can be; wherever the NIC was, since chunks differ but not how many are longer."""
+    """Few messages do what no other one does; no faster than it can be, wherever the NIC was: as many chunks are longer."""
     topology, times = Topology.preset("h100", 16384), []
     for gone in ((7, 2), (16000, 2)):
         lost = topology.without(gone)
         found = summarize(outline("all_reduce", lost, "1GiB", algorithm=name), lost).meta
-        assert found["evaluated"]["as"] == "rings between nodes" and found["evaluated"]["units"] < 100
+        assert found["evaluated"]["as"] == "rings between nodes" and found["evaluated"]["rounds"] < 1000
         problem = make_problem("all_reduce", lost, "1GiB", dtype="float32", redop="sum", in_place=False, root=0, peer=1, channels=None,
                                counts=None)  # fmt: skip
         assert found["time_ps"] * 1e-12 >= of_problem(problem)
@@ -291,7 +254,7 @@ def test_ten_lost_nics_among_131072_ranks() -> None:
     topology = Topology.preset("h100", 16384).without((7, 2), (9, 3), (77, 0), (500, 7), (501, 1), (4000, 5), (8191, 6), (9000, 2),
                                                       (12345, 4), (16383, 0))  # fmt: skip
     found = summarize(outline("all_reduce", topology, "1GiB", algorithm=BALANCE), topology).meta
-    assert found["evaluated"]["as"] == "rings between nodes" and found["evaluated"]["units"] < 500
+    assert found["evaluated"]["as"] == "rings between nodes" and found["evaluated"]["rounds"] < 1000
 
 
 def test_elements_that_do_not_divide_where_lanes_share_a_nic() -> None:

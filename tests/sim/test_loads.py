@@ -25,7 +25,7 @@ def test_bytes_of_an_outline_are_those_of_its_ops(name: tuple[str, str]) -> None
 
 
 def test_rows_of_131072_ranks_name_the_nics_that_carry_more() -> None:
-    found = ccl.simulate("all_reduce", "h100:nodes=16384", "1GiB", algorithm="hierarchical", faults=["nic:node=7,nic=2"],
+    found = ccl.simulate("all_reduce", "h100:nodes=16384", "64GiB", algorithm="hierarchical", faults=["nic:node=7,nic=2"],
                          rows=("ranks", "nodes", "nics"))  # fmt: skip
     rows = found.meta["rows"]
     assert {(row["node"], row["direction"]) for row in rows["nics"][:4]} == {(7, "tx"), (7, "rx")}

@@ -152,8 +152,6 @@ class Meeting {
         for (std::size_t i = 0; i < count_; ++i) {
           const auto at = static_cast<std::size_t>(row(unit(p, i))) + r;
           of.clock[r].data()[i] = of.left[r].data()[i] = static_cast<double>(in_.late_ps[at]);
-          double& memory = of.links[static_cast<std::size_t>(in_.memory[at])].data()[i];
-          memory = later(memory, static_cast<double>(in_.memory_free_ps[at]));
         }
     }
   }

@@ -19,8 +19,13 @@ struct Busy {
 inline Busy busy_of(const RingsInput& in, std::size_t row, std::int64_t bytes) {
   const std::int64_t held = bytes > 0 ? in.alpha_ps : 0;
   const auto capped = [](std::int64_t ps) { return std::min(ps, kLatest); };
-  return {bytes, capped(duration_ps(2 * bytes, in.memory_bytes_per_s[row])), capped(held + duration_ps(bytes, in.a_bytes_per_s[row])),
+  return {bytes, capped(duration_ps((1 + in.own) * bytes, in.memory_bytes_per_s[row])), capped(held + duration_ps(bytes, in.a_bytes_per_s[row])),
           capped(held + duration_ps(bytes, in.b_bytes_per_s[row]))};
+}
+
+// How long it adds its own arrays of the chunks that it sends first, `bytes` in all.
+inline std::int64_t own_ps(const RingsInput& in, std::size_t row, std::int64_t bytes) {
+  return std::min(duration_ps(in.own * bytes, in.memory_bytes_per_s[row]), kLatest);
 }
 
 }  // namespace ccl_lab::sim

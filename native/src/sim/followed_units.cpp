@@ -269,12 +269,21 @@ std::vector<std::uint32_t> FollowedUnits::in_turns(std::size_t unit, std::size_t
   Turns turns(words);
   for (const std::uint32_t put : puts) {
     const Post& post = posts_of(unit)[put % each];
-    // Where chains are told when to begin there is a batch for each.
+    // Chains that wait for their node begin one by one, or it is another's work (`one_by_one`).
     by_turn.emplace_back(in_.begin_ps.empty() ? turns.next(static_cast<std::int32_t>(post.a), static_cast<std::int32_t>(post.b)) : put % each, put);
   }
   std::ranges::stable_sort(by_turn, {}, &std::pair<std::int64_t, std::uint32_t>::first);
   std::ranges::transform(by_turn, puts.begin(), &std::pair<std::int64_t, std::uint32_t>::second);
   return puts;
+}
+
+// As Unit::enter_slice; row: of the chain's only station.
+void FollowedUnits::begin_slice(std::size_t unit, std::size_t row, std::int64_t slice, std::int64_t* state) const {
+  std::int64_t bytes = 0;
+  for (std::size_t i = 0; i < depth; ++i) bytes += bytes_[size_of(row, slice, unit, i)];
+  std::int64_t& memory = state[posts_of(unit)[row].memory];
+  const std::int64_t there = in_.begin_ps[(unit * chains + row) * static_cast<std::size_t>(most) + static_cast<std::size_t>(slice)];
+  state[row] = memory = std::max({state[row], there, memory}) + own_ps(in_, kind_row(unit) + row, bytes);
 }
 
 // As Unit::begin and Unit::warm_up.
@@ -296,8 +305,7 @@ void FollowedUnits::begin(std::size_t unit, std::int64_t* state, std::int64_t* s
   };
   for (std::size_t row = 0; row < each; ++row) {
     state[row] = in_.late_ps[first + row];
-    state[posts[row].memory] = in_.memory_free_ps[first + row];
-    if (!in_.begin_ps.empty()) state[row] = std::max(state[row], in_.begin_ps[(unit * chains + row / stations) * static_cast<std::size_t>(most)]);
+    if (in_.own > 1) begin_slice(unit, row, 0, state);
   }
   const auto& puts = first_puts_[first_puts_of_[kind[unit]]];
   for (const std::size_t put : puts[0]) goes(put % each / stations, put % stations, static_cast<std::int64_t>(put / each), put % stations);
@@ -333,7 +341,7 @@ void FollowedUnits::end(std::size_t unit, std::int64_t slice, const std::uint8_t
     if (adds) state[at] = state[posts[at].memory] = std::max(state[at], state[posts[at].memory]) + posts[at].busy[size[c]].add_ps;
     if (!out.end_ps.empty()) out.end_ps[slot] = state[at];
     if (slice + 1 == in_.slices[c]) continue;
-    if (!in_.begin_ps.empty()) state[at] = std::max(state[at], in_.begin_ps[slot + 1]);
+    if (in_.own > 1) begin_slice(unit, at, slice + 1, state);
     std::int64_t* const left = state + chains * stations + at;
     *left = 0;
     for (std::size_t own = 0; own < depth; ++own)

@@ -98,6 +98,7 @@ class FollowedUnits {
   std::int64_t* rest(const User* users, const std::uint8_t* size, std::int64_t* state, std::int64_t* gaps) const;
   // A station of a unit sends on what it has; when that comes.
   std::int64_t sends(std::size_t unit, std::size_t at, std::uint8_t size, std::int64_t* state, std::int64_t* left) const;
+  void begin_slice(std::size_t unit, std::size_t row, std::int64_t slice, std::int64_t* state) const;
   // When a link that is given a message at `start` is free again.
   [[nodiscard]] std::int64_t through_link(std::int32_t link, std::int64_t start, std::int64_t busy_ps, std::int64_t bytes, std::int64_t bytes_per_s) const {
     return changes_.on(link) ? changes_.through_ps(link, start + (bytes > 0 ? in_.alpha_ps : 0), bytes, bytes_per_s) : start + busy_ps;

@@ -22,15 +22,17 @@
 namespace ccl_lab::sim {
 namespace {
 
+constexpr std::int64_t kMostOwn = std::int64_t{1} << 30;
+
 bool good(const RingsInput& in) {
   const auto all = [](const auto& column, auto is_good) { return std::all_of(column.begin(), column.end(), is_good); };
   const auto positive = [](std::int64_t v) { return v > 0; };
   const auto time = [](std::int64_t v) { return v >= 0 && v < std::int64_t{1} << 60; };
-  if (in.units < 1 || in.chains < 1 || in.stations < 1 || in.depth < 1 || in.steps < 1 || in.reducing < 0 || !time(in.alpha_ps)) return false;
+  if (in.units < 1 || in.chains < 1 || in.stations < 1 || in.depth < 1 || in.steps < 1 || in.reducing < 0 || in.own < 1 || in.own > kMostOwn || !time(in.alpha_ps)) return false;
   if (in.slices.size() != static_cast<std::size_t>(in.chains) || !all(in.slices, positive)) return false;
   if (!in.backward.empty() && (in.backward.size() != in.slices.size() || !(in.swept ? fits_both_ways_swept(in) : fits_both_ways(in)))) return false;
   const std::int64_t most = *std::max_element(in.slices.begin(), in.slices.end());
-  if (most > 1 && (in.stations > 1 || in.begin_ps.empty())) return false;
+  if ((in.own > 1) == in.begin_ps.empty() || (in.own > 1 && in.stations > 1) || (most > 1 && in.own == 1)) return false;
   if (!in.far.empty() && !(in.swept && fits_both_ways_swept(in) && fits_both_ways_meeting(in))) return false;
   if (in.n_sizes != 1 && in.n_sizes != in.units * in.stations) return false;
   const auto each = static_cast<std::size_t>(in.chains * in.stations), kinds = in.memory.size() / each;
@@ -43,7 +45,7 @@ bool good(const RingsInput& in) {
     if (ids.size() != rows || !all(ids, [&](std::int32_t id) { return id >= 0 && id < 3 * static_cast<std::int64_t>(of_all); })) return false;
   for (const auto& rates : {in.memory_bytes_per_s, in.a_bytes_per_s, in.b_bytes_per_s})
     if (rates.size() != rows || !all(rates, positive)) return false;
-  for (const auto& times : {in.latency_ps, in.late_ps, in.ready_ps, in.memory_free_ps})
+  for (const auto& times : {in.latency_ps, in.late_ps, in.ready_ps})
     if (times.size() != rows || !all(times, time)) return false;
   if (in.row.size() != each || in.row_step.size() != each || in.units >= std::int64_t{1} << 30) return false;
   for (std::size_t i = 0; i < each; ++i)
@@ -53,7 +55,7 @@ bool good(const RingsInput& in) {
     if (!in.changes.link.empty() && (ids.size() != of_all || !all(ids, [&](std::int32_t id) { return id >= 0 && id < in.all_links; }))) return false;
   const std::size_t begins = slots * static_cast<std::size_t>(in.units);
   if (!in.begin_ps.empty() && (in.begin_ps.size() != begins || !all(in.begin_ps, time) || !all(in.begin_batch, time))) return false;
-  return in.begin_batch.size() == in.begin_ps.size() && in.ticks.size() == rows && all(in.bytes, [&](std::int64_t b) { return time(2 * b) && b >= 0; });
+  return in.begin_batch.size() == in.begin_ps.size() && in.ticks.size() == rows && all(in.bytes, [&](std::int64_t b) { return b >= 0 && b <= kLatest / in.depth / (1 + in.own); });
 }
 
 // Units of a rack at most.

@@ -49,6 +49,9 @@ struct RingsInput {
   std::int64_t depth = 1;     // messages that a station has under way before it waits for the first
   std::int64_t steps = 0;     // a station waits `steps * depth` times a slice, and sends as often
   std::int64_t reducing = 0;  // the first steps of a slice add what arrived
+  // Arrays that a station adds to what arrived. Several are those of the ranks of its node: it waits for the others, and adds them up before it sends the
+  // first messages of a slice.
+  std::int64_t own = 1;
   std::int64_t alpha_ps = 0;  // how long a transfer occupies its links beyond its bytes
   std::int64_t n_sizes = 1;   // 1, or one size for each position of the ring
   std::int64_t nominal_bytes = 0;  // of every message, in nominal time
@@ -76,9 +79,8 @@ struct RingsInput {
   std::span<const std::int64_t> memory_bytes_per_s, a_bytes_per_s, b_bytes_per_s, latency_ps;
   std::span<const std::uint8_t> ticks;    // whether a byte takes a tick of nominal time on this path
   std::span<const std::int64_t> late_ps, ready_ps;  // when the station's rank, and the one it writes to, enter
-  std::span<const std::int64_t> memory_free_ps;     // when its memory is free at first
   std::span<const std::int64_t> row, row_step;      // [chains][stations] places in the order of ops of a group: of unit 0, and from unit to unit
-  std::span<const std::int64_t> begin_ps, begin_batch;  // [units][chains][most slices] when a slice may begin; empty: at once
+  std::span<const std::int64_t> begin_ps, begin_batch;  // [units][chains][most slices] when others' parts of a slice are there, and the batch of their signals; empty: at once
   // Where rates change: the links of a station as `changes` numbers them, below `all_links`. Empty where nothing changes.
   std::span<const std::int32_t> all_a, all_b;
   std::int64_t all_links = 0;

@@ -42,8 +42,7 @@ bool Runs::alike(std::int64_t unit, std::int64_t stride) const {
     return std::equal(column.begin() + a, column.begin() + a + count, column.begin() + b);
   };
   if (!in_.same_links(unit, other) || in_.changing(unit) || in_.changing(other)) return false;
-  for (const auto& column : {in_.late_ps, in_.memory_free_ps})
-    if (!same(column, in_.kind_row(unit), in_.kind_row(other), in_.rows_of_unit())) return false;
+  if (!same(in_.late_ps, in_.kind_row(unit), in_.kind_row(other), in_.rows_of_unit())) return false;
   const std::int64_t begins = static_cast<std::int64_t>(in_.begin_ps.size()) / in_.units;
   for (const auto& column : {in_.begin_ps, in_.begin_batch})
     if (!same(column, unit * begins, other * begins, begins)) return false;

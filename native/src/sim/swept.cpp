@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "busy.hpp"
 #include "exact.hpp"
 #include "order.hpp"
 #include "stream.hpp"
@@ -33,6 +34,7 @@ struct Stretch {
   std::size_t begin = 0, end = 0;
   std::vector<std::size_t> kinds;        // by chain
   std::vector<First> first, first_later; // what the first slice begins with, and later ones
+  std::vector<std::size_t> begun;        // chains, as they begin
   std::vector<std::size_t> line;         // chains, as a step's puts are served
   bool as_numbered = true;               // which is in their order
 };
@@ -177,12 +179,14 @@ class Sweep {
     now.kinds = kinds;
     now.line.resize(chains_);
     std::iota(now.line.begin(), now.line.end(), 0);
+    now.begun = now.line;
     if (!in_.timetable) {
       for (std::size_t c = 0; c < chains_; ++c)
         for (std::size_t i = 0; i < depth_; ++i) now.first.push_back({c, i});
       now.first_later = now.first;
       return;
     }
+    std::ranges::stable_sort(now.begun, {}, [&](std::size_t c) { return begins(u, c); });
     // Ops of a batch are written message by message, chain by chain.
     std::vector<First> puts;
     for (std::size_t i = 0; i < depth_; ++i)
@@ -224,7 +228,6 @@ class Sweep {
         const std::size_t row = kind_row(u) + c;
         clock_[c][u] = left_[c][u] = static_cast<double>(in_.late_ps[row]);
         latency_[c][u] = static_cast<double>(in_.latency_ps[row]);
-        free_[static_cast<std::size_t>(in_.memory[row])][u] = static_cast<double>(in_.memory_free_ps[row]);
       }
     }
   }
@@ -239,7 +242,7 @@ class Sweep {
       std::array<double, 3> took = {};
       for (std::size_t at = 0; at < 2 * units_; ++at) {
         const std::int64_t size = bytes[at % units_], held = size > 0 ? in_.alpha_ps : 0;
-        if (size != known) took = {time(duration_ps(2 * size, kinds_[kind][0])), time(held + duration_ps(size, kinds_[kind][1])),
+        if (size != known) took = {time(duration_ps((1 + in_.own) * size, kinds_[kind][0])), time(held + duration_ps(size, kinds_[kind][1])),
                                    time(held + duration_ps(size, kinds_[kind][2]))};
         known = size;
         table.add[at] = took[0];
@@ -261,6 +264,7 @@ class Sweep {
       }
     }
     for (const Stretch& each : stretches_) {
+      for (std::size_t k = 0; in_.own > 1 && k < chains_; ++k) add_own(each, slice == 0 ? each.begun[k] : k, slice);
       for (const auto& [c, i] : slice == 0 ? each.first : each.first_later) {
         if (!goes_on(c, slice)) continue;
         // What a unit sends first is not before the rank that it goes to has entered, and nothing after it is.
@@ -270,6 +274,18 @@ class Sweep {
       }
     }
     for (std::size_t i = 0; i < depth_; ++i) arrive(slice, i);
+  }
+
+  // What a chain sends first is added up.
+  void add_own(const Stretch& at, std::size_t c, std::size_t slice) {
+    if (!goes_on(c, slice)) return;
+    Column &clock = clock_[c], &memory_free = free_[memory(at, c)];
+    const std::int64_t* const bytes = in_.bytes.data() + (c * most_ + slice) * depth_ * units_;
+    for (std::size_t u = at.begin; u < at.end; ++u) {
+      std::int64_t sum = 0;
+      for (std::size_t i = 0; i < depth_; ++i) sum += bytes[i * units_ + u];
+      clock[u] = memory_free[u] = later(clock[u], memory_free[u]) + static_cast<double>(own_ps(in_, kind_row(u) + c, sum));
+    }
   }
 
   // The i-th message of `chunk` by unit 0, and so on, round the ring.

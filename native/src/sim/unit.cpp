@@ -123,6 +123,18 @@ void Unit::reduce(const At& at) {
   s.clock_ps = memory.free_ps = larger(s.clock_ps, memory.free_ps) + busy(at).add_ps;
 }
 
+// One reduction of all that a station is about to send.
+void Unit::add_own(At at) {
+  std::int64_t bytes = 0;
+  for (at.message = -in_.depth; at.message < 0; ++at.message) bytes += bytes_of(at);
+  at.message = -in_.depth;
+  Station& s = *at.state;
+  Served& memory = link(at.post->memory);
+  s.batch += 1;
+  occupy(memory, memory, s.batch, op(at, 1));
+  s.clock_ps = memory.free_ps = larger(s.clock_ps, memory.free_ps) + own_ps(in_, kind_row(at), bytes);
+}
+
 void Unit::copy_own(const At& at) {
   Station& s = *at.state;
   Served& memory = link(at.post->memory);
@@ -240,11 +252,14 @@ void Unit::leave(const At& at, std::vector<Stream>& sent) {
   if (watching_) sent_[static_cast<std::size_t>(at.chain)].push_back(message);
 }
 
-// A slice begins: where somebody has to say so, its channel waits for that. The signal is seen at the tick in which it is given.
+// A slice begins: where ranks of a node have parts of it, its channel waits for each of the others, whose signals are of one batch, and adds
+// them up. A signal is seen at the tick in which it is given.
 void Unit::enter_slice(const At& at) {
   if (in_.begin_ps.empty()) return;
   const std::int64_t batch = in_.begin_batch[slot_of_unit(at)];
   wait(*at.state, {in_.begin_ps[slot_of_unit(at)], batch >> kPlaceBits, batch});
+  at.state->batch += in_.own - 2;
+  add_own(at);
   at.state->batch += 1;
 }
 
@@ -313,7 +328,6 @@ RingsStatus Unit::begin(std::int64_t unit, std::vector<Stream>& sent) {
     for (std::int64_t i = 0; i < in_.stations; ++i) {
       const At here = at(c, i, 0, 0);
       here.state->clock_ps = here.state->left_ps = in_.late_ps[kind_row(here)];
-      link(here.post->memory).free_ps = in_.memory_free_ps[kind_row(here)];
     }
   }
   const bool later = std::exchange(together_, together_ || together_at_first_);

@@ -105,6 +105,7 @@ class Unit {
   void send_first(At at, std::vector<Stream>& sent);
   void slice_ends(const At& at, std::vector<Stream>& sent);
   void reduce(const At& at);
+  void add_own(At at);
   void copy_own(const At& at);
   void send(const At& at, std::vector<Stream>& sent);
   void leave(const At& at, std::vector<Stream>& sent);
