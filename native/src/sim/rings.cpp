@@ -22,7 +22,7 @@
 namespace ccl_lab::sim {
 namespace {
 
-constexpr std::int64_t kMostOwn = std::int64_t{1} << 30;
+constexpr std::int64_t kMostOwn = std::int64_t{1} << 16;
 
 bool good(const RingsInput& in) {
   const auto all = [](const auto& column, auto is_good) { return std::all_of(column.begin(), column.end(), is_good); };

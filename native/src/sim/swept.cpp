@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <numeric>
 #include <span>
@@ -33,8 +34,7 @@ struct First {
 struct Stretch {
   std::size_t begin = 0, end = 0;
   std::vector<std::size_t> kinds;        // by chain
-  std::vector<First> first, first_later; // what the first slice begins with, and later ones
-  std::vector<std::size_t> begun;        // chains, as they begin
+  std::vector<First> first;              // what a slice begins with
   std::vector<std::size_t> line;         // chains, as a step's puts are served
   bool as_numbered = true;               // which is in their order
 };
@@ -91,7 +91,9 @@ class Sweep {
 
   [[nodiscard]] bool fits() {
     if (in_.stations != 1 || in_.copies || !in_.changes.link.empty() || in_.n_sizes != in_.units) return false;
+    // All chains begin a slice together, in one batch.
     if (in_.timetable && std::ranges::count(in_.slices, in_.slices[0]) != in_.chains) return false;
+    if (in_.timetable && std::ranges::adjacent_find(in_.begin_batch, std::ranges::not_equal_to()) != in_.begin_batch.end()) return false;
     for (const auto& ids : {in_.memory, in_.link_a, in_.link_b})
       for (const std::int32_t id : ids) links_ = std::max(links_, static_cast<std::size_t>(id) + 1);
     if (!find_stretches()) return false;
@@ -140,10 +142,6 @@ class Sweep {
   [[nodiscard]] std::size_t of(std::span<const std::int32_t> links, const Stretch& at, std::size_t c) const {
     return static_cast<std::size_t>(links[kind_row(at.begin) + c]);
   }
-  // The batch after which a chain of a unit begins.
-  [[nodiscard]] std::int64_t begins(std::size_t unit, std::size_t c) const {
-    return in_.begin_batch.empty() ? 0 : in_.begin_batch[(unit * chains_ + c) * most_];
-  }
 
   bool find_stretches() {
     std::map<std::array<std::int64_t, 3>, std::size_t> known;
@@ -163,13 +161,11 @@ class Sweep {
     return true;
   }
 
-  // Whether a unit has the links of the one before, and begins as it does.
+  // Whether a unit has the links of the one before.
   [[nodiscard]] bool same_order(std::size_t u) const {
     for (const auto& ids : {in_.memory, in_.link_a, in_.link_b})
       for (std::size_t c = 0; c < chains_; ++c)
         if (ids[kind_row(u) + c] != ids[kind_row(u - 1) + c]) return false;
-    for (std::size_t c = 0; in_.timetable && c < chains_; ++c)
-      if (begins(u, c) != begins(u - 1, c)) return false;
     return true;
   }
 
@@ -179,26 +175,16 @@ class Sweep {
     now.kinds = kinds;
     now.line.resize(chains_);
     std::iota(now.line.begin(), now.line.end(), 0);
-    now.begun = now.line;
     if (!in_.timetable) {
       for (std::size_t c = 0; c < chains_; ++c)
         for (std::size_t i = 0; i < depth_; ++i) now.first.push_back({c, i});
-      now.first_later = now.first;
       return;
     }
-    std::ranges::stable_sort(now.begun, {}, [&](std::size_t c) { return begins(u, c); });
     // Ops of a batch are written message by message, chain by chain.
     std::vector<First> puts;
     for (std::size_t i = 0; i < depth_; ++i)
       for (std::size_t c = 0; c < chains_; ++c) puts.push_back({c, i});
-    now.first_later = in_turn(now, puts);
-    const auto batch_of = [&](const First& put) { return begins(u, put.chain); };
-    std::ranges::stable_sort(puts, {}, batch_of);
-    for (std::size_t first = 0, last = 0; first < puts.size(); first = last) {
-      while (last < puts.size() && batch_of(puts[last]) == batch_of(puts[first])) ++last;
-      const auto batch = in_turn(now, std::span(puts).subspan(first, last - first));
-      now.first.insert(now.first.end(), batch.begin(), batch.end());
-    }
+    now.first = in_turn(now, puts);
     puts.clear();
     for (std::size_t c = 0; c < chains_; ++c) puts.push_back({c, 0});
     std::ranges::transform(in_turn(now, puts), now.line.begin(), &First::chain);
@@ -264,8 +250,8 @@ class Sweep {
       }
     }
     for (const Stretch& each : stretches_) {
-      for (std::size_t k = 0; in_.own > 1 && k < chains_; ++k) add_own(each, slice == 0 ? each.begun[k] : k, slice);
-      for (const auto& [c, i] : slice == 0 ? each.first : each.first_later) {
+      for (std::size_t c = 0; in_.own > 1 && c < chains_; ++c) add_own(each, c, slice);
+      for (const auto& [c, i] : each.first) {
         if (!goes_on(c, slice)) continue;
         // What a unit sends first is not before the rank that it goes to has entered, and nothing after it is.
         Column& free = free_[a(each, c)];
