@@ -406,7 +406,8 @@ def lanes_of_units(apart: Lanes, fraction: float, slices: int, waves: int) -> I6
 
 
 def _inside(frame: Frame, ring: Ring | None, meetings: list[Meeting], depth: Depth) -> None:
-    """Sums inside the nodes, wave by wave in the order in which they are needed; a wave is on its way while the one before is added."""
+    """What is put to owners inside the nodes, and sums there, wave by wave in the order in which they are needed; of a timetable, a wave is
+    on its way while the one before is added."""
     if frame.group == 1:
         return
     timed = frame.b.timetable and bool(meetings)
@@ -415,14 +416,19 @@ def _inside(frame: Frame, ring: Ring | None, meetings: list[Meeting], depth: Dep
         when = meeting.needed() if timed else (np.arange(depth.waves) + 0.5) / depth.waves
         jobs += [(float(when[wave]), 1 + i, meeting, wave) for wave in range(depth.waves)]
     jobs.sort(key=lambda job: job[:2])
+    if not timed:  # all puts in one batch, else those of ranks that wait less go first, and fabrics wait for the others'
+        for _, _, job, wave in jobs:
+            job.scatter(wave)
+        for _, _, job, wave in jobs:
+            job.add(wave)
+        return
     for i in range(len(jobs) + 1):
         add = max(0, round(jobs[i - 1][0]) - AHEAD) if i else 0
         if i < len(jobs):
-            put = round(jobs[i][0]) - 2 * AHEAD
-            frame.b.step = max(frame.b.step, min(put, add)) if timed else frame.b.step
+            frame.b.step = max(frame.b.step, min(round(jobs[i][0]) - 2 * AHEAD, add))
             jobs[i][2].scatter(jobs[i][3])
         if i > 0:
-            frame.b.step = max(frame.b.step, add) if timed else frame.b.step
+            frame.b.step = max(frame.b.step, add)
             jobs[i - 1][2].add(jobs[i - 1][3])
 
 
