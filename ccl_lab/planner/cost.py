@@ -200,7 +200,7 @@ def hierarchical_seconds(problem: Problem) -> float:
 def _hierarchical(problem: Problem) -> tuple[Rounds, int]:
     """And the NICs that a rank uses."""
     at, lanes = of(problem), max(1, problem.channels - 1) if problem.channels else 0
-    nics = min(max(1, problem.nics_per_rank), lanes or problem.nics_per_rank)
+    nics = min(problem.nics_per_rank, lanes) if lanes else problem.nics_per_rank
     piece = problem.nbytes / at.group / at.nodes / nics
     wire = max(piece / at.one_nic, nics * piece / at.rank_nic, at.group * nics * piece / at.node_nic)
     return best_rounds(at, problem.nbytes, piece, wire, lanes // nics, as_slices=True), nics
