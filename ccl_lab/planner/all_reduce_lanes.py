@@ -139,7 +139,7 @@ class Depth(NamedTuple):
 
 def depth_of(problem: Problem, shares: Shares, most_waves: int = MOST_WAVES) -> Depth:
     """Units K = sqrt(seconds of the meetings / latency of a block); passes of the ring by what they hide inside a node."""
-    if not shares.levels and problem.topology.gpus_per_node > 1:
+    if _adds_on_the_way(problem, shares):
         return _alone_depth(problem, shares)[0]
     topology, found, at = problem.topology, allocate(problem.topology, shares), machine(problem.topology)
     hop = OP_SECONDS + at.alpha_nic
@@ -175,6 +175,11 @@ def depth_of(problem: Problem, shares: Shares, most_waves: int = MOST_WAVES) -> 
     return Depth(passes, depth, waves, pieces)
 
 
+def _adds_on_the_way(problem: Problem, shares: Shares) -> bool:
+    """Whether rings alone carry what nodes of several ranks have."""
+    return not shares.levels and problem.topology.gpus_per_node > 1
+
+
 def _alone_depth(problem: Problem, shares: Shares) -> tuple[Depth, float]:
     """Of rings alone, with work inside nodes before and after; and the seconds that they take."""
     at, found = machine(problem.topology), allocate(problem.topology, shares)
@@ -199,7 +204,19 @@ def _power_of_two(value: float, most: int) -> int:
 
 def estimate(problem: Problem, shares: Shares, most_waves: int = MOST_WAVES) -> Cost:
     """T = max(lanes of all + a tail of 1/K of the meetings, lanes of members + a block) + what nodes do inside + latency."""
-    found, depth, at = allocate(problem.topology, shares), depth_of(problem, shares, most_waves), machine(problem.topology)
+    found, group = allocate(problem.topology, shares), problem.topology.gpus_per_node
+    if _adds_on_the_way(problem, shares):
+        depth, seconds = _alone_depth(problem, shares)
+        steps = depth.passes * (2 * problem.topology.n_nodes - 2)
+    else:
+        seconds, steps = _summed_before(problem, shares, found, depth_of(problem, shares, most_waves))
+    crossed = float((found.load * problem.nbytes).max())
+    return Cost(seconds, steps + (2 if group > 1 else 0), float(found.load.sum(axis=1).max()) * problem.nbytes, crossed)
+
+
+def _summed_before(problem: Problem, shares: Shares, found: Allocation, depth: Depth) -> tuple[float, int]:
+    """Seconds and steps where nodes add up what they have before lanes begin."""
+    at = machine(problem.topology)
     size, n, hop = problem.nbytes, problem.topology.n_nodes, OP_SECONDS + at.alpha_nic
     wire = size * _wire(found, shares, depth)
     lane = len(found.ring.channel)
@@ -219,11 +236,7 @@ def estimate(problem: Problem, shares: Shares, most_waves: int = MOST_WAVES) -> 
     inside = 2 * (group - 1) / group * size / at.fabric + at.add(size / group, group) if group > 1 else 0.0
     adds = at.add(size) * (n - 1) / n
     seconds = max(wire + slow, inside, adds) + inside / max(depth.passes, 1)
-    if not shares.levels and group > 1:
-        seconds = _alone_depth(problem, shares)[1]
-    seconds *= SLACK_THROUGH if shares.through else SLACK_LEVELS if len(shares.levels) > 1 else 1.0
-    crossed = float((found.load * size).max())
-    return Cost(seconds, steps + (2 if group > 1 else 0), float(found.load.sum(axis=1).max()) * size, crossed)
+    return seconds * (SLACK_THROUGH if shares.through else SLACK_LEVELS if len(shares.levels) > 1 else 1.0), steps
 
 
 def _wire(found: Allocation, shares: Shares, depth: Depth) -> float:

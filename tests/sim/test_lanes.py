@@ -49,7 +49,7 @@ def test_a_lost_nic(gone: tuple[int, int]) -> None:
 def test_elements_that_lanes_and_nodes_do_not_divide(nodes: int, more: int) -> None:
     topology = Topology.preset("h100", nodes).without((nodes - 1, 5))
     how = equal(topology, BALANCE, 2**20, 2**20 + 4 * more)
-    assert how["as"] == "rings between nodes" and how["rounds"] <= 7 * nodes * (2 * nodes - 2) / (1 + nodes // 16)
+    assert how["as"] == "rings between nodes" and how["rounds"] <= min(7 * nodes * (2 * nodes - 2), 200)
 
 
 @pytest.mark.parametrize("nics", [2, 4, 8])
@@ -98,10 +98,11 @@ def test_messages_that_wait_for_longer_ones(algorithm: str) -> None:
     """From some latency on what an element more takes is hidden, step by step."""
     base = Topology.preset("h100", 16)
     base = base.without((3, 2)) if algorithm == BALANCE else base
-    nbytes, whole = 2**16 + 40, 16 * 7 * 8 * 4 * 16
+    nbytes, whole, rounds = 2**16 + 40, 16 * 7 * 8 * 4 * 16, []
     for latency in (0, 100, 400, 900, 1000, 1100, 1200, 1300, 1400, 1500, 1600, 2000, 5000, 10**6):
         topology = base.replace(nic_latency_ps=np.full_like(base.nic_latency_ps, latency))
-        assert equal(topology, algorithm, whole, nbytes, channels=2)["as"] == "rings between nodes"
+        rounds.append(equal(topology, algorithm, whole, nbytes, channels=2)["rounds"])
+    assert rounds[0] > rounds[-1] == min(rounds)
 
 
 @pytest.mark.parametrize("name", ["balance", "resilient", "recursive", "optcc", "mix"])
